@@ -1,0 +1,1 @@
+"""What is decided, and nothing that does: no clock, no randomness, no I/O."""

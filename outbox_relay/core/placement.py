@@ -1,0 +1,59 @@
+"""Names of namespaces, nodes and queues, and which queue a row goes to."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+DEFAULT_NAMESPACE = "default"
+MAX_QUEUE_BYTES = 255
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}\Z")
+
+
+def name_fault(value: object) -> str | None:
+    """Say what is wrong with a namespace's or a node's name, or return None where it is fine.
+
+    A name has 1 to 63 letters, digits, ``_`` and ``-``, and starts with a letter or a digit (ASCII).
+    """
+    if not isinstance(value, str):
+        return f"it is a {type(value).__name__}, not a string"
+    if not _NAME.match(value):
+        return "a name has 1 to 63 ASCII letters, digits, '_' and '-', and starts with a letter or a digit"
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """Where a row's message goes: a namespace, a task queue within it, and perhaps a node."""
+
+    namespace: str
+    task_queue: str
+    node: str | None = None
+
+    @property
+    def plain(self) -> bool:
+        """Whether the row goes where Celery itself would have sent it."""
+        return self.namespace == DEFAULT_NAMESPACE and self.node is None
+
+
+def queue_name(route: Route, *, namespace_queues: bool = True) -> str:
+    """Return the broker queue of a route: ``{namespace}:{task_queue}[@{node}]``.
+
+    ``default`` has no prefix. With ``namespace_queues`` false, all namespaces share the task queue's own queue.
+    """
+    shared = not namespace_queues or route.namespace == DEFAULT_NAMESPACE
+    name = route.task_queue if shared else f"{route.namespace}:{route.task_queue}"
+    return name if route.node is None else f"{name}@{route.node}"
+
+
+def route_fault(route: Route, *, namespace_queues: bool = True) -> str | None:
+    """Say why no queue can be named after a route, or return None where one can."""
+    for what, value in (("namespace", route.namespace), ("node", route.node)):
+        if value is not None and (fault := name_fault(value)):
+            return f"{what} {value!r}: {fault}"
+    name = queue_name(route, namespace_queues=namespace_queues)
+    if name != route.task_queue and (":" in route.task_queue or "@" in route.task_queue):
+        return f"task queue {route.task_queue!r}: ':' and '@' are kept for namespace and node"
+    if (size := len(name.encode("utf-8", "surrogatepass"))) > MAX_QUEUE_BYTES:
+        return f"queue {name!r}: its name takes {size} bytes, and a broker allows {MAX_QUEUE_BYTES}"
+    return None

@@ -1,0 +1,111 @@
+"""A row of the outbox, as each step of its life needs it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from datetime import datetime, timedelta
+    from uuid import UUID
+
+    from outbox_relay.core.lifecycle import Status
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """A task message as Celery builds it; the outbox stores it as it is and never decodes the body.
+
+    ``headers`` and ``properties`` are JSON objects in kombu's JSON (UTF-8). ``properties`` hold what AMQP calls
+    basic properties besides content type and encoding: correlation_id, reply_to, priority, delivery_mode.
+    """
+
+    task: str
+    task_id: str
+    task_queue: str
+    exchange: str
+    routing_key: str
+    body: bytes
+    content_type: str
+    content_encoding: str
+    headers: bytes
+    properties: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewRow:
+    """A row to be staged.
+
+    It is due at ``visible_after`` where that is given (aware), else ``delay`` after the insert by the database's clock.
+    ``content_hash`` (16 bytes) tells two rows with the same dispatch key apart.
+    """
+
+    namespace: str
+    dispatch_key: str
+    content_hash: bytes
+    message: Message
+    workflow_id: str | None = None
+    run_id: str | None = None
+    ordinal: int | None = None
+    node: str | None = None
+    retries: int = 0
+    max_attempts: int | None = None
+    settle_on: str | None = None
+    visible_after: datetime | None = None
+    delay: timedelta | None = None
+    expires_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Staged:
+    """What staging gives back: the id that the task will run under, and whether this call made the row."""
+
+    row_id: int
+    task_id: str
+    dispatch_key: str
+    created: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """One relay's right to one delivery of a row."""
+
+    row_id: int
+    token: UUID
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimedRow:
+    """A row that a relay has claimed and is about to publish."""
+
+    id: int
+    token: UUID
+    namespace: str
+    node: str | None
+    message: Message
+    attempt: int
+    retries: int
+    settle_on: str | None
+    expired: bool
+
+    @property
+    def claim(self) -> Claim:
+        return Claim(self.id, self.token)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowState:
+    """What a settlement has to know of the row it is about, read under the row's lock.
+
+    ``message_over`` says that the message's time on the broker has ended: it cannot be delivered again.
+    """
+
+    id: int
+    task_id: str
+    status: Status
+    token: UUID | None
+    attempt: int
+    failures: int
+    retries: int
+    max_attempts: int | None
+    message_over: bool = False

@@ -1,0 +1,374 @@
+"""Settlements: what a worker can say of a row, how it travels, and what the row makes of it."""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from outbox_relay.core.lifecycle import Event, Status, effective, next_status
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from outbox_relay.core.backoff import Backoff
+    from outbox_relay.core.row import RowState
+
+HEADER = "x-outbox"
+VERSION = 1
+MAX_ERROR_BYTES = 8_000
+MAX_DELAY = timedelta(days=366 * 10)
+
+
+class WireError(ValueError):
+    """Bytes that are not a report of a worker in this version's form."""
+
+
+# -- the header ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """What the ``x-outbox`` header says: which row, which attempt, under which claim, and where to report."""
+
+    row_id: int
+    attempt: int
+    token: UUID
+    queue: str
+
+    def header(self) -> str:
+        return f"{VERSION};{self.row_id};{self.attempt};{self.token.hex};{self.queue}"
+
+    @classmethod
+    def parse(cls, header: object) -> Delivery | None:
+        """Read a header; None where there is none, or where it is not one of this version."""
+        if not isinstance(header, str):
+            return None
+        parts = header.split(";", 4)
+        if len(parts) != 5 or parts[0] != str(VERSION) or not parts[4]:
+            return None
+        try:
+            return cls(int(parts[1]), int(parts[2]), UUID(hex=parts[3]), parts[4])
+        except ValueError:
+            return None
+
+
+# -- what a worker says -------------------------------------------------------------------------------------------
+
+
+class Kind(str, Enum):
+    """How a task ended, or did not."""
+
+    DONE = "done"
+    FAILED = "failed"
+    AGAIN = "again"  # an exception that outbox_retry_for names
+    LOST = "lost"
+    UNKNOWN = "unknown"
+    RETRY = "retry"
+    RELEASED = "released"
+    REQUEUED = "requeued"
+    CANCELLED = "cancelled"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retried:
+    """The message of a task's own retry, as far as it differs from the row's.
+
+    ``delay`` is in seconds from the moment the retry was asked for. A field that is None stays as the row has it.
+    ``headers`` and ``properties`` are JSON objects, as in :class:`outbox_relay.core.row.Message`.
+    """
+
+    delay: float
+    retries: int
+    body: bytes | None = None
+    content_type: str | None = None
+    content_encoding: str | None = None
+    headers: bytes | None = None
+    properties: bytes | None = None
+    task_queue: str | None = None
+    exchange: str | None = None
+    routing_key: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Settlement:
+    """One report about one delivery. Use the named constructors."""
+
+    kind: Kind
+    delivery: Delivery
+    task_id: str
+    error: str | None = None
+    retried: Retried | None = None
+
+    @classmethod
+    def done(cls, delivery: Delivery, task_id: str, note: str | None = None) -> Settlement:
+        """The task ran to its end; ``note`` says so where it did in an unusual way (ignored, replaced, skipped)."""
+        return cls(Kind.DONE, delivery, task_id, note)
+
+    @classmethod
+    def failed(cls, delivery: Delivery, task_id: str, error: str) -> Settlement:
+        """The task ended for good without success."""
+        return cls(Kind.FAILED, delivery, task_id, storable(error))
+
+    @classmethod
+    def again(cls, delivery: Delivery, task_id: str, error: str) -> Settlement:
+        """The task raised what ``outbox_retry_for`` names."""
+        return cls(Kind.AGAIN, delivery, task_id, storable(error))
+
+    @classmethod
+    def lost(cls, delivery: Delivery, task_id: str, error: str) -> Settlement:
+        """The process that ran the task is gone, and the broker does not have the message any more."""
+        return cls(Kind.LOST, delivery, task_id, storable(error))
+
+    @classmethod
+    def unknown(cls, delivery: Delivery, task_id: str, error: str) -> Settlement:
+        """The worker has no task of that name (yet)."""
+        return cls(Kind.UNKNOWN, delivery, task_id, storable(error))
+
+    @classmethod
+    def retry(cls, delivery: Delivery, task_id: str, retried: Retried, error: str | None = None) -> Settlement:
+        """The task asked to be run again."""
+        return cls(Kind.RETRY, delivery, task_id, None if error is None else storable(error), retried)
+
+    @classmethod
+    def released(cls, delivery: Delivery, task_id: str) -> Settlement:
+        """A worker gave the message back to the broker before it ran."""
+        return cls(Kind.RELEASED, delivery, task_id)
+
+    @classmethod
+    def requeued(cls, delivery: Delivery, task_id: str) -> Settlement:
+        """The message went back to the broker after it had started to run."""
+        return cls(Kind.REQUEUED, delivery, task_id)
+
+    @classmethod
+    def cancelled(cls, delivery: Delivery, task_id: str, reason: str) -> Settlement:
+        """Revoked, terminated or expired at the worker."""
+        return cls(Kind.CANCELLED, delivery, task_id, storable(reason))
+
+
+def storable(text: str, limit: int = MAX_ERROR_BYTES) -> str:
+    """Make any text one that every database takes: no NUL, no lone surrogates, at most ``limit`` bytes of UTF-8.
+
+    What is too long loses its middle: the head names the error, the tail is the traceback's end.
+    """
+    clean = text.replace("\x00", "\\x00").encode("utf-8", "backslashreplace")
+    if len(clean) <= limit:
+        return clean.decode()
+    head = limit // 4
+    tail = limit - head - 5
+    return clean[:head].decode(errors="ignore") + "\n...\n" + clean[-tail:].decode(errors="ignore")
+
+
+# -- what the row makes of it -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What the settings say about rows that have to run again."""
+
+    max_attempts: int
+    backoff: Backoff
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """The change that a settlement makes to its row.
+
+    A row that goes to pending is due ``delay`` after the settlement is applied, by the database's clock. ``event`` is
+    ``RETURNED`` where the claim goes on; every other event ends it and clears the token. ``event`` None changes no state:
+    it records, on a cancelled row, that the task ran all the same.
+    """
+
+    row_id: int
+    event: Event | None
+    status: Status
+    attempt: int
+    failures: int
+    retries: int
+    delay: timedelta = timedelta(0)
+    error: str | None = None
+    retried: Retried | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Stale:
+    """A settlement that changes nothing, and why."""
+
+    row_id: int
+    why: str
+
+
+def decide(settlement: Settlement, row: RowState | None, policy: Policy, draw: float = 0.5) -> Verdict | Stale:
+    """Say what ``settlement`` does to ``row`` (None: the row is gone). ``draw`` is a random number in [0, 1)."""
+    delivery = settlement.delivery
+    if row is None:
+        return Stale(delivery.row_id, "no such row")
+    if row.task_id != settlement.task_id:
+        return Stale(row.id, "the task id is another")
+    if settlement.kind is Kind.DONE:
+        return _decide_done(settlement, row)
+    if row.token is None or row.token != delivery.token:
+        return Stale(row.id, "the claim is over")
+    status = effective(row.status, holds_token=True)
+    if status is not Status.CLAIMED:
+        return Stale(row.id, f"the row is {status.value}")
+    failures, attempt, retries = row.failures, row.attempt, row.retries
+    event, delay = Event.FAILED, timedelta(0)
+    match settlement.kind:
+        case Kind.FAILED:
+            event = Event.FAILED
+        case Kind.CANCELLED:
+            event = Event.CANCELLED
+        case Kind.RELEASED | Kind.REQUEUED:
+            event = Event.EXPIRED_RETURN if row.message_over else Event.RETURNED
+        case Kind.RETRY:
+            event, attempt = Event.RETRY, attempt + 1
+            if settlement.retried is not None:
+                retries = settlement.retried.retries
+                delay = _seconds(settlement.retried.delay)
+        case Kind.LOST | Kind.UNKNOWN | Kind.AGAIN:
+            limit = policy.max_attempts if row.max_attempts is None else row.max_attempts
+            if settlement.kind is not Kind.LOST:
+                delay = policy.backoff.delay(failures, draw)
+            failures += 1
+            if failures >= limit:
+                event, delay = Event.EXHAUSTED, timedelta(0)
+            else:
+                event, attempt = Event.AGAIN, attempt + 1
+    return Verdict(
+        row_id=row.id,
+        event=event,
+        status=next_status(status, event),
+        attempt=attempt,
+        failures=failures,
+        retries=retries,
+        delay=delay,
+        error=settlement.error,
+        retried=settlement.retried,
+    )
+
+
+def _decide_done(settlement: Settlement, row: RowState) -> Verdict | Stale:
+    """Work that has been done is done, whatever was thought of it meanwhile; only cancelled stays cancelled."""
+    if row.status is Status.DONE:
+        return Stale(row.id, "the row is done")
+    cancelled = row.status is Status.CANCELLED
+    return Verdict(
+        row_id=row.id,
+        event=None if cancelled else Event.DONE,
+        status=row.status if cancelled else next_status(row.status, Event.DONE),
+        attempt=row.attempt,
+        failures=row.failures,
+        retries=row.retries,
+        error="it ran all the same" if cancelled else settlement.error,
+    )
+
+
+def _seconds(value: float) -> timedelta:
+    return timedelta(seconds=min(max(value, 0.0), MAX_DELAY.total_seconds()))
+
+
+# -- the wire -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Reporter:
+    """The worker process that reports: one ``instance`` (a UUID) a process start."""
+
+    instance: UUID
+    hostname: str
+
+
+def encode_settlements(reporter: Reporter, settlements: Sequence[Settlement]) -> bytes:
+    """Write a batch of settlements as one message body (JSON, ASCII)."""
+    items = [_encode(settlement) for settlement in settlements]
+    document = {"v": VERSION, "worker": [reporter.instance.hex, reporter.hostname], "settlements": items}
+    return json.dumps(document, separators=(",", ":")).encode()
+
+
+def decode_settlements(body: bytes) -> tuple[Reporter, list[Settlement]]:
+    """Read what :func:`encode_settlements` wrote.
+
+    Raises:
+        WireError: the bytes are something else, or from a version that this one does not know.
+    """
+    document = load_document(body)
+    try:
+        instance, hostname = document["worker"]
+        queue = ""  # the settlement arrived where its header pointed: the queue need not travel with each
+        settlements = [_decode(item, queue) for item in document["settlements"]]
+        return Reporter(UUID(hex=instance), str(hostname)), settlements
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise WireError(f"not a batch of settlements: {error!r}") from error
+
+
+def load_document(body: bytes) -> dict[str, Any]:
+    """Read a JSON object of this wire version.
+
+    Raises:
+        WireError: it is not one.
+    """
+    try:
+        document = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise WireError(f"not JSON: {error}") from error
+    if not isinstance(document, dict) or document.get("v") != VERSION:
+        raise WireError("not a report of this version")
+    return document
+
+
+def _encode(settlement: Settlement) -> list[Any]:
+    delivery = settlement.delivery
+    item: list[Any] = [
+        settlement.kind.value,
+        delivery.row_id,
+        delivery.attempt,
+        delivery.token.hex,
+        settlement.task_id,
+    ]
+    if settlement.error is not None or settlement.retried is not None:
+        item.append(settlement.error)
+    if settlement.retried is not None:
+        item.append(_encode_retried(settlement.retried))
+    return item
+
+
+def _decode(item: list[Any], queue: str) -> Settlement:
+    kind, row_id, attempt, token, task_id, *rest = item
+    error = rest[0] if rest else None
+    retried = _decode_retried(rest[1]) if len(rest) > 1 else None
+    if not isinstance(row_id, int) or not isinstance(task_id, str) or not (error is None or isinstance(error, str)):
+        raise ValueError(f"a field of a wrong type in {item[:5]!r}")
+    if Kind(kind) is Kind.RETRY and retried is None:
+        raise ValueError("a retry without its message")
+    error = None if error is None else storable(error)
+    return Settlement(Kind(kind), Delivery(row_id, int(attempt), UUID(hex=token), queue), task_id, error, retried)
+
+
+_BYTES = ("body", "headers", "properties")
+_TEXTS = ("content_type", "content_encoding", "task_queue", "exchange", "routing_key")
+
+
+def _encode_retried(retried: Retried) -> dict[str, Any]:
+    item: dict[str, Any] = {"delay": retried.delay, "retries": retried.retries}
+    for name in _BYTES:
+        if (data := getattr(retried, name)) is not None:
+            item[name] = base64.b64encode(data).decode()
+    for name in _TEXTS:
+        if (text := getattr(retried, name)) is not None:
+            item[name] = text
+    return item
+
+
+def _decode_retried(item: dict[str, Any]) -> Retried:
+    fields: dict[str, Any] = {name: base64.b64decode(item[name], validate=True) for name in _BYTES if name in item}
+    fields.update({name: str(item[name]) for name in _TEXTS if name in item})
+    delay = float(item["delay"])
+    if math.isnan(delay):
+        raise ValueError("a delay that is not a number")
+    return Retried(delay=delay, retries=int(item["retries"]), **fields)

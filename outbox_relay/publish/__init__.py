@@ -1,0 +1,1 @@
+"""Messages, the queues they go to, and getting them there, confirmed."""

@@ -1,0 +1,1 @@
+"""The outbox's tables, every statement over them, and the migrations that make them."""
