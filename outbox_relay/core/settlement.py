@@ -180,8 +180,8 @@ class Verdict:
     """The change that a settlement makes to its row.
 
     A row that goes to pending is due ``delay`` after the settlement is applied, by the database's clock. ``event`` is
-    ``RETURNED`` where the claim goes on; every other event ends it and clears the token. ``event`` None changes no state:
-    it records, on a cancelled row, that the task ran all the same.
+    ``RETURNED`` where the claim goes on; every other event ends it and clears the token. ``event`` None changes no
+    state: it records, on a cancelled row, that the task ran all the same.
     """
 
     row_id: int
