@@ -1,0 +1,38 @@
+"""Hand messages to a broker, and learn of each what became of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kombu import Connection
+
+from outbox_relay.publish.one_by_one import OneByOnePublisher
+from outbox_relay.publish.receipts import Outcome, Publisher, Receipt
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+    from outbox_relay.events import Events
+
+__all__ = ["Outcome", "Publisher", "Receipt", "expires_messages", "open_publisher"]
+
+HEARTBEAT = 30.0
+
+
+def open_publisher(
+    source: Celery | Connection, *, events: Events | None = None, heartbeat: float = HEARTBEAT
+) -> Publisher:
+    """Return the publisher for an app's broker, or for the broker of a connection (which itself stays unused)."""
+    connection = source.clone() if isinstance(source, Connection) else source.connection_for_write()
+    return OneByOnePublisher(connection, events)
+
+
+def expires_messages(source: Celery | Connection) -> bool:
+    """Whether the broker drops a message by itself once its ``expiration`` has passed."""
+    connection = source if isinstance(source, Connection) else source.connection_for_write()
+    return driver_type(connection) == "amqp"
+
+
+def driver_type(connection: Connection) -> str:
+    """Return the kind of broker behind a connection, as kombu calls it (``amqp``, ``redis``, ``embedded``, …)."""
+    return str(connection.get_transport_cls().driver_type)

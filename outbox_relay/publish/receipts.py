@@ -1,0 +1,59 @@
+"""What publishing is, whatever the broker: messages go in, one receipt a message comes out."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from outbox_relay.publish.envelope import Outgoing
+
+
+class Outcome(Enum):
+    """What became of a message."""
+
+    CONFIRMED = "confirmed"  # the broker has it, and said so
+    UNROUTABLE = "unroutable"  # no queue takes it, although its queue was declared again
+    REFUSED = "refused"  # the broker refuses it, or the declaration of its queue
+    UNSENDABLE = "unsendable"  # no broker would take this message, now or later
+    UNSENT = "unsent"  # it surely has not left
+    UNKNOWN = "unknown"  # it has left, and nobody said what became of it
+
+
+@dataclass(slots=True)
+class Receipt:
+    """What became of the message ``key``; ``detail`` says why it was not confirmed."""
+
+    key: int
+    outcome: Outcome
+    detail: str = ""
+
+
+class Publisher(ABC):
+    """One connection to a broker, for publishing. One thread at a time; opened lazily in the process that uses it.
+
+    ``blocked``: the broker takes no messages at present (out of memory or disk). ``connected``: the connection is
+    open, as far as is known.
+    """
+
+    blocked: bool = False
+    connected: bool = False
+
+    @abstractmethod
+    def publish(self, messages: Sequence[Outgoing], *, timeout: float) -> list[Receipt]:
+        """Publish and return one receipt a message, in their order, within about ``timeout`` seconds. Never raises
+        for what the broker or the network does."""
+
+    @abstractmethod
+    def pulse(self) -> None:
+        """Look after an idle connection. Call it at least every second: it sends heartbeats, learns that the broker
+        blocks or has gone away, and makes a dead connection anew. It takes at most a few seconds, and never raises
+        for what the broker does."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close the connection; the publisher can be used again, and then opens another."""
