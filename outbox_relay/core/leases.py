@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from outbox_relay.core.beacon import HeldState
 from outbox_relay.core.lifecycle import Event, Status, next_status
 
 if TYPE_CHECKING:
@@ -20,10 +21,6 @@ if TYPE_CHECKING:
 BEATS_BEFORE_LEASE_END = 3  # a message expires so many heartbeats before its lease does
 VANISHED_LIMIT = 3
 SILENT_LIMIT = 3
-
-RESERVED = "reserved"
-RUNNING_LATE = "running_late"
-RUNNING_EARLY = "running_early"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +64,12 @@ class Renewal(Enum):
     EXACTLY = "exactly"  # only the worker has it
 
 
-def renewal(state: str, *, message_expires: bool) -> Renewal:
+def renewal(state: HeldState, *, message_expires: bool) -> Renewal:
     """Say how a beacon's word renews a lease: to the greater of what it is and a run lease from now, or to the latter.
 
     Only RabbitMQ (where messages expire) gives an unacknowledged message back as soon as its worker is gone.
     """
-    alone = state == RUNNING_EARLY or (state == RUNNING_LATE and not message_expires)
+    alone = state is HeldState.RUNNING_EARLY or (state is HeldState.RUNNING_LATE and not message_expires)
     return Renewal.EXACTLY if alone else Renewal.AT_LEAST
 
 

@@ -9,6 +9,7 @@ from uuid import UUID
 
 import pytest
 
+from outbox_relay.core.beacon import HeldState
 from outbox_relay.core.leases import (
     Evidence,
     Leases,
@@ -66,16 +67,15 @@ def test_a_relay_counts_as_live_while_a_broker_may_still_hold_messages_for_it() 
 @pytest.mark.parametrize(
     ("state", "expires", "expected"),
     [
-        ("reserved", True, Renewal.AT_LEAST),
-        ("reserved", False, Renewal.AT_LEAST),
-        ("running_late", True, Renewal.AT_LEAST),
-        ("running_late", False, Renewal.EXACTLY),
-        ("running_early", True, Renewal.EXACTLY),
-        ("running_early", False, Renewal.EXACTLY),
-        ("a state of tomorrow", False, Renewal.AT_LEAST),
+        (HeldState.RESERVED, True, Renewal.AT_LEAST),
+        (HeldState.RESERVED, False, Renewal.AT_LEAST),
+        (HeldState.RUNNING_LATE, True, Renewal.AT_LEAST),
+        (HeldState.RUNNING_LATE, False, Renewal.EXACTLY),
+        (HeldState.RUNNING_EARLY, True, Renewal.EXACTLY),
+        (HeldState.RUNNING_EARLY, False, Renewal.EXACTLY),
     ],
 )
-def test_only_what_the_broker_has_too_keeps_the_queue_lease(state: str, expires: bool, expected: Renewal) -> None:
+def test_only_what_the_broker_has_too_keeps_the_queue_lease(state: HeldState, expires: bool, expected: Renewal) -> None:
     assert renewal(state, message_expires=expires) is expected
 
 
