@@ -263,9 +263,10 @@ def is_enabled(conf: Mapping[str, Any]) -> bool:
 
 def _given(conf: Mapping[str, Any]) -> dict[str, Any]:
     """The outbox's keys in a Celery configuration, without their prefix and in lower case."""
+    keys = list(conf)  # a configuration that is pending reads itself now, and only then knows its namespace
     namespace = (getattr(conf, "prefix", None) or "").lower()
     given = {}
-    for key in conf:
+    for key in keys:
         name = str(key).lower()
         if namespace and name.startswith(namespace + PREFIX):
             name = name[len(namespace) :]

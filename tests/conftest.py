@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, TypeVar
 
+import hypothesis
 import pytest
 
 from tests.support.processes import ServerMissingError, Workshop
@@ -13,6 +14,12 @@ from tests.support.servers import Postgres, RabbitMQ, Redis, Server
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+# A busy machine is not a fault; what failed is printed so that it can be run again.
+hypothesis.settings.register_profile(
+    "outbox", deadline=None, print_blob=True, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("outbox")
 
 S = TypeVar("S", bound=Server)
 LENT = tuple(kind.variable for kind in (Postgres, RabbitMQ, Redis))
