@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from datetime import datetime, timedelta
     from uuid import UUID
 
@@ -91,6 +92,26 @@ class ClaimedRow:
     @property
     def claim(self) -> Claim:
         return Claim(self.id, self.token)
+
+
+class Batch(list[ClaimedRow]):
+    """Rows claimed at once, oldest first. ``more`` says that others are due already: claim again without waiting."""
+
+    def __init__(self, rows: Iterable[ClaimedRow] = (), *, more: bool = False) -> None:
+        super().__init__(rows)
+        self.more = more
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """A claimed row whose message the broker has confirmed.
+
+    ``to`` is the queue that it went to; ``final`` says that the row settles on publish, so it is done.
+    """
+
+    claim: Claim
+    to: str
+    final: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
