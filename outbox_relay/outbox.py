@@ -7,6 +7,8 @@ import threading
 import weakref
 from typing import TYPE_CHECKING
 
+import outbox_relay.publish  # noqa: F401 - it teaches kombu the embedded:// transport
+from outbox_relay import beat
 from outbox_relay.errors import SettingsError
 from outbox_relay.events import Events
 from outbox_relay.settings import ENABLE_HINT, Settings, is_enabled
@@ -34,13 +36,117 @@ class Outbox:
             raise SettingsError("this app has an outbox already: use app.outbox")
         self.app = app
         self.events = Events()
-        self._forget()
+        self._settings: Settings | None = None
+        self._tables: Tables | None = None
+        self._queues: Queues | None = None
+        self._store: Store | None = None
+        self._stager: Stager | None = None
         self._lock = threading.RLock()
         app.outbox = self
         _living.add(self)
+        worker.install(self)
+        beat.install(self)
+        beat.install(self)
 
     def __repr__(self) -> str:
         return f"<Outbox of {self.app.main or 'an unnamed app'}>"
+
+    # -- staging, in the caller's transaction -----------------------------------------------------------------------
+
+    def stage(
+        self,
+        connection: Any,
+        signature: Any,
+        *,
+        namespace: str = "default",
+        task_queue: str | None = None,
+        node: str | None = None,
+        workflow_id: str | None = None,
+        run_id: str | None = None,
+        ordinal: int | None = None,
+        dispatch_key: str | None = None,
+        max_attempts: int | None = None,
+        settle_on: str | None = None,
+        bind: Engine | None = None,
+    ) -> Staged:
+        """Stage one task in the caller's transaction: it runs if that commits, and only then.
+
+        ``connection`` is a SQLAlchemy ``Session``, ``scoped_session`` or ``Connection``. ``signature`` is what
+        ``task.s(...)`` makes, or a chain that starts with one task; options set on it (countdown, eta, expires,
+        priority, headers, serializer, links, ...) mean what they mean to ``apply_async``, but that a countdown counts
+        by the database's clock.
+
+        The row's idempotency key is ``dispatch_key``, or is made of ``workflow_id``, ``run_id`` and ``ordinal``, or is
+        the task id. Staging the same content again under the same key adds nothing: the first row's task id comes back,
+        with ``created`` false. ``task_queue`` is by default the queue that Celery routes the task to, and ``node`` pins
+        the row to one label. ``bind`` says which of a session's databases holds the outbox.
+
+        Raises:
+            SettingsError: the outbox is switched off, or a setting makes no sense.
+            StagingError: the task cannot be staged, or a rollback would not undo it; nothing was written.
+            DispatchKeyConflict: the key is taken by other content.
+            TypeError: the arguments do not fit the task (Celery's own check).
+            StoreError: the outbox's tables are not in this database.
+        """
+        options = Options(
+            namespace=namespace,
+            task_queue=task_queue,
+            node=node,
+            workflow_id=workflow_id,
+            run_id=run_id,
+            ordinal=ordinal,
+            dispatch_key=dispatch_key,
+            max_attempts=max_attempts,
+            settle_on=settle_on,
+        )
+        return self._staging().stage(connection, signature, options, bind)
+
+    def stage_many(
+        self, connection: Any, signatures: Iterable[Any], *, bind: Engine | None = None, **options: Any
+    ) -> list[Staged]:
+        """Stage many tasks with few statements; the result is in the order of ``signatures``.
+
+        Takes ``namespace``, ``task_queue``, ``node``, ``workflow_id``, ``run_id``, ``max_attempts`` and ``settle_on``,
+        and raises, as :meth:`stage` does. Under a ``workflow_id`` the rows have the ordinals 0, 1, 2 and so on.
+        A group may be given for ``signatures``; whatever sends several messages stages them all.
+        """
+        return self._staging().stage_many(connection, signatures, _shared_options(options), bind)
+
+    def capture(self, connection: Any, *, bind: Engine | None = None, **options: Any) -> AbstractContextManager[None]:
+        """Stage, in the transaction of ``connection``, what this app sends inside the block.
+
+        ``delay``, ``apply_async``, ``send_task`` and canvas calls return what they always return, without a word to
+        broker or result backend. Captures nest, and the innermost one counts. A task's own retry is not captured. Child
+        tasks of asyncio, ``asyncio.to_thread`` and the like belong to the block that they are started in, plain threads
+        and executors do not: those send directly. Takes the options of :meth:`stage_many`; raises at the call that
+        sends what :meth:`stage` raises.
+        """
+        return capturing.capture(self._staging(), connection, _shared_options(options), bind)
+
+    def begin(self, maker: Any, *, bind: Engine | None = None, **options: Any) -> AbstractContextManager[Any]:
+        """Begin a transaction with a capture around it, and commit it at the end of the block.
+
+        ``maker`` is a ``sessionmaker``, a ``scoped_session`` or an engine; the block is given the session, or the
+        connection. What the flush at commit sends is captured too. Takes the options of :meth:`stage_many`.
+        """
+        return capturing.begin(self._staging(), maker, _shared_options(options), bind)
+
+    @staticmethod
+    def configure_sqlite(engine: Engine) -> None:
+        """Give an engine on SQLite honest transactions; call it once, right after ``create_engine``.
+
+        Python's sqlite3 sends no BEGIN before a SAVEPOINT, so that what is staged in a savepoint could survive the
+        rollback of the transaction around it.
+        """
+        configure_sqlite(engine)
+
+    def _staging(self) -> Stager:
+        if self._stager is None:
+            self.require_enabled()
+            with self._lock:
+                if self._stager is None:
+                    self._stager = Stager(self.app, self.settings, self.tables, WakeThrottle())
+        return self._stager
 
     # -- the parts, made when first asked for -----------------------------------------------------------------------
 
@@ -75,8 +181,6 @@ class Outbox:
     def queues(self) -> Queues:
         """Which broker queue a row goes to, and how it is declared."""
         if self._queues is None:
-            from outbox_relay.publish.queues import Queues
-
             with self._lock:
                 if self._queues is None:
                     self._queues = Queues(self.app, self.settings)
@@ -109,11 +213,16 @@ class Outbox:
         if store is not None:
             store.close()
 
-    def _forget(self) -> None:
-        self._settings: Settings | None = None
-        self._tables: Tables | None = None
-        self._queues: Queues | None = None
-        self._store: Store | None = None
+
+def _shared_options(options: dict[str, Any]) -> Options:
+    """Options for several rows: what names a single one makes no sense there."""
+    for name in options:
+        if name not in SHARED:
+            raise TypeError(f"{name!r} is not an option here; there are {', '.join(SHARED)}")
+    return Options(**options)
+
+
+SHARED = ("namespace", "task_queue", "node", "workflow_id", "run_id", "max_attempts", "settle_on")
 
 
 def outbox_of(app: Celery) -> Outbox:
@@ -130,6 +239,7 @@ def _after_fork_in_child() -> None:
     for outbox in list(_living):
         outbox._lock = threading.RLock()
         outbox._store = None
+        outbox._stager = None
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)
