@@ -1,0 +1,124 @@
+"""The consumer's bootstep: it joins a worker to the outbox, for as long as the worker lives."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from celery import bootsteps
+
+from outbox_relay.core.beacon import Beacon
+from outbox_relay.core.settlement import Reporter as WorkerName
+from outbox_relay.errors import SettingsError
+from outbox_relay.publish.publisher import open_publisher
+from outbox_relay.worker import outcomes
+from outbox_relay.worker.desk import Desk
+from outbox_relay.worker.intake import attend
+from outbox_relay.worker.reporter import Reporter
+from outbox_relay.worker.warnings import warnings_of
+
+if TYPE_CHECKING:
+    from outbox_relay.events import Events
+    from outbox_relay.publish.queues import Queues
+    from outbox_relay.settings import Settings
+    from outbox_relay.worker.install import OutboxLike
+
+BEACONS_KEPT = 3  # a relay that has been away for longer learns nothing from older ones
+
+
+class OutboxStep(bootsteps.StartStopStep):  # type: ignore[misc]  # Celery is not typed
+    """Starts the reporter, and stops it after the last task."""
+
+    requires = ("celery.worker.consumer.tasks:Tasks",)
+    label = "Outbox"
+
+    def __init__(self, c: Any, outbox_node: str | None = None, outbox_namespaces: str | None = None, **kwargs: Any):
+        outbox: OutboxLike = c.app.outbox
+        self.enabled = outbox.enabled
+        if self.enabled:
+            try:
+                self.office: Office | None = Office(c, outbox, outbox_node, outbox_namespaces)
+            except SettingsError as error:
+                raise SystemExit(f"outbox: {error}") from None
+        super().__init__(c, **kwargs)
+
+    def start(self, c: Any) -> None:
+        """Called at the start, and again after each loss of the connection to the broker."""
+        assert self.office is not None
+        self.office.open(c)
+
+    def stop(self, c: Any) -> None:
+        """Not yet: a warm shutdown calls this at once, while tasks run on."""
+
+    def terminate(self, c: Any) -> None:
+        """Not yet, either: the pool's last words are still to come."""
+
+    def shutdown(self, c: Any) -> None:
+        """The pool has been drained or ended: nothing more will be heard of what is still open."""
+        assert self.office is not None
+        self.office.close()
+
+
+class Office:
+    """What a worker has of the outbox: the desk, the reporter, and what it says of itself."""
+
+    def __init__(self, consumer: Any, outbox: OutboxLike, node: str | None, namespaces: str | None) -> None:
+        self.settings: Settings = outbox.settings
+        self.queues: Queues = outbox.queues
+        self.events: Events = outbox.events
+        self.app = consumer.app
+        self.node = node
+        self.namespaces = None if namespaces in {None, "", "all"} else tuple(str(namespaces).split(","))
+        self.serves: tuple[str, ...] = ("default",)
+        self.instance = uuid4()
+        self.hostname = str(consumer.hostname)
+        self.pool = pool_name(consumer.pool)
+        self.drain = self.settings.drain_timeout.total_seconds()
+        self._born = time.monotonic()
+        self._opened = False
+        self.reporter = Reporter(
+            WorkerName(self.instance, self.hostname),
+            lambda: open_publisher(self.app, events=self.events),
+            self.events,
+            heartbeat=self.settings.heartbeat,
+            beacon_life=BEACONS_KEPT * self.settings.heartbeat,
+        )
+        self.desk = Desk(self.reporter, self.events, retry_for=self.settings.retry_for)
+        self.reporter.describe, self.reporter.newly_running = self.beacon, self.desk.newly_running
+        consumer.outbox = self
+        attend(consumer, self.desk)
+
+    def open(self, consumer: Any) -> None:
+        if self._opened:
+            self.desk.forget_unstarted()
+            return
+        self._opened = True
+        self.reporter.start((self.queues.settlements.name,))
+        self.events.emit("worker.started", instance=self.instance)
+        for text in warnings_of(self.app, self.pool, self.settings):
+            self.events.emit("worker.warning", text=text)
+
+    def close(self) -> None:
+        for job in self.desk.open_jobs():
+            self.desk.end(job, outcomes.of_departure)
+        self.reporter.stop(self.drain)
+
+    def beacon(self, settlement_queue: str) -> Beacon:
+        """What this worker says to the outbox that reads ``settlement_queue``."""
+        return Beacon(
+            instance=self.instance,
+            hostname=self.hostname,
+            pool=self.pool,
+            node=self.node,
+            namespaces=self.namespaces,
+            serves=self.serves,
+            queues=tuple(self.app.amqp.queues.consume_from),
+            held=self.desk.held(settlement_queue),
+            age=time.monotonic() - self._born,
+        )
+
+
+def pool_name(pool: Any) -> str:
+    name = type(pool).__module__.rpartition(".")[2]
+    return {"thread": "threads"}.get(name, name)

@@ -1,0 +1,51 @@
+"""What a worker's own configuration would do to rows, said at its start."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from celery import Celery
+
+    from outbox_relay.settings import Settings
+
+ENFORCING_POOLS = frozenset({"prefork"})
+STOCK_STRATEGY = "celery.worker.strategy:default"
+SHORT_QUEUE_LEASE = 3600.0
+SHOWN = 3
+
+
+def warnings_of(app: Celery, pool: str, settings: Settings) -> Iterator[str]:
+    """Name what this worker will do that its owner may not expect, one text each."""
+    tasks = [task for name, task in sorted(app.tasks.items()) if not name.startswith("celery.")]
+    conf: Any = app.conf
+    early = [task.name for task in tasks if not task.acks_late]
+    if early:
+        yield (
+            f"{_some(early)} acknowledge early: a cold shutdown ends them in the middle, and their rows run again; "
+            "set task_acks_late = True, or give them time with worker_soft_shutdown_timeout"
+        )
+    limited = [task.name for task in tasks if task.time_limit or task.soft_time_limit]
+    if pool not in ENFORCING_POOLS and (limited or conf.task_time_limit or conf.task_soft_time_limit):
+        yield f"the {pool} pool does not enforce time limits ({_some(limited) if limited else 'task_time_limit'})"
+    if pool == "solo" and settings.queue_lease.total_seconds() < SHORT_QUEUE_LEASE:
+        yield (
+            "the solo pool sees only the message that it runs: what it has prefetched runs twice when it waits for "
+            f"longer than outbox_queue_lease = {settings.queue_lease.total_seconds():g} s; write a longer one"
+        )
+    endless = [task.name for task in tasks if task.acks_late and not task.acks_on_timeout]
+    if endless:
+        yield f"{_some(endless)} go back to the broker at their time limit, again and again (task_acks_on_timeout)"
+    foreign = [task.name for task in tasks if getattr(task, "Strategy", STOCK_STRATEGY) != STOCK_STRATEGY]
+    if foreign:
+        yield (
+            f"{_some(foreign)} have a worker strategy of their own, which may not report how they end; "
+            "if their rows stay claimed, use outbox_settle_on = 'publish' for them"
+        )
+
+
+def _some(names: list[str]) -> str:
+    shown = ", ".join(names[:SHOWN])
+    return shown if len(names) <= SHOWN else f"{shown} and {len(names) - SHOWN} more"
