@@ -5,19 +5,29 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-import outbox_relay.publish  # noqa: F401 - it teaches kombu the embedded:// transport
 from outbox_relay import beat
 from outbox_relay.errors import SettingsError
 from outbox_relay.events import Events
+from outbox_relay.publish.queues import Queues
 from outbox_relay.settings import ENABLE_HINT, Settings, is_enabled
+from outbox_relay.staging import capture as capturing
+from outbox_relay.staging.options import Options
+from outbox_relay.staging.stage import Stager
+from outbox_relay.store.engine import configure_sqlite
 from outbox_relay.store.schema import Tables, build
+from outbox_relay.store.wake import WakeThrottle
+from outbox_relay.worker import install as worker
 
 if TYPE_CHECKING:
-    from celery import Celery
+    from collections.abc import Iterable
+    from contextlib import AbstractContextManager
 
-    from outbox_relay.publish.queues import Queues
+    from celery import Celery
+    from sqlalchemy import Engine
+
+    from outbox_relay.core.row import Staged
     from outbox_relay.store.outbox import Store
 
 
@@ -45,7 +55,6 @@ class Outbox:
         app.outbox = self
         _living.add(self)
         worker.install(self)
-        beat.install(self)
         beat.install(self)
 
     def __repr__(self) -> str:
@@ -190,7 +199,7 @@ class Outbox:
     def store(self) -> Store:
         """The relay's and the operator's own way to the tables; staging uses the caller's connection instead."""
         if self._store is None:
-            from outbox_relay.store.outbox import Store
+            from outbox_relay.store.outbox import Store  # noqa: PLC0415
 
             with self._lock:
                 if self._store is None:

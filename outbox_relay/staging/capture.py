@@ -1,0 +1,88 @@
+"""What is sent inside a block is staged instead: a sink that inserts each message as it is sent."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import sqlalchemy as sa
+from sqlalchemy.orm import Session, scoped_session
+
+from outbox_relay.errors import StagingError
+from outbox_relay.publish.capture import Sending, Sent, diverted
+from outbox_relay.staging.stage import Stager, refuse_broadcast, refuse_eager
+from outbox_relay.staging.transaction import session_or_connection
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from outbox_relay.staging.options import Options
+
+
+class Capture:
+    """The sink of one block. The row is inserted at the call, so that savepoints and errors are where the call is."""
+
+    offline = True
+
+    def __init__(self, stager: Stager, target: Session | sa.Connection, options: Options, bind: Any) -> None:
+        self.app = stager.app
+        self.closed = False
+        self._stager = stager
+        self._target = target
+        self._options = options
+        self._bind = bind
+        self._taken = 0
+
+    def wants(self, sending: Sending) -> bool:
+        if sending.is_own_retry:
+            return False  # it would be lost with the rollback that the retry causes
+        if self.closed:
+            raise StagingError(
+                f"{sending.name} is sent after the end of the capture that this code was started in (a thread or task "
+                "that outlived its block?): wait for it inside the block, or start it outside"
+            )
+        refuse_eager(self.app)
+        refuse_broadcast(sending)
+        return True
+
+    def take(self, sent: Sent) -> None:
+        ordinal = None if self._options.workflow_id is None else self._taken
+        self._stager.insert(self._target, [self._stager.row_of(sent, self._options, ordinal)], self._bind)
+        self._taken += 1
+
+
+@contextmanager
+def capture(stager: Stager, given: Any, options: Options, bind: Any = None) -> Iterator[None]:
+    """Stage what is sent inside. See :meth:`outbox_relay.Outbox.capture`."""
+    refuse_eager(stager.app)
+    sink = Capture(stager, session_or_connection(given), options, bind)
+    try:
+        with diverted(sink):
+            yield
+    finally:
+        sink.closed = True
+
+
+@contextmanager
+def begin(stager: Stager, maker: Any, options: Options, bind: Any = None) -> Iterator[Any]:
+    """A transaction with a capture around it. See :meth:`outbox_relay.Outbox.begin`.
+
+    Around it, because the flush at commit may send tasks too.
+    """
+    with _opened(maker) as target, capture(stager, target, options, bind), target.begin():
+        yield target
+
+
+@contextmanager
+def _opened(maker: Any) -> Iterator[Any]:
+    """The session or connection that a factory gives, closed at the end; a scoped session stays its registry's."""
+    if isinstance(maker, scoped_session):
+        yield maker()
+        return
+    if isinstance(maker, (Session, sa.Connection)):
+        raise StagingError("begin() makes the session itself: pass the sessionmaker, or use capture(session)")
+    make: Callable[[], Any] | None = maker.connect if isinstance(maker, sa.Engine) else maker
+    if not callable(make):
+        raise StagingError(f"begin() takes a sessionmaker, a scoped_session or an engine, not {maker!r}")
+    with make() as target:
+        yield session_or_connection(target)

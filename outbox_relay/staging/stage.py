@@ -1,0 +1,164 @@
+"""Signatures staged one by one or in bulk, in the caller's transaction."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from celery.canvas import Signature, chord, chunks, group
+
+from outbox_relay.errors import StagingError
+from outbox_relay.publish.capture import Sending, Sent, diverted
+from outbox_relay.staging.rows import new_row
+from outbox_relay.staging.transaction import enter, session_or_connection
+from outbox_relay.store.staging import insert_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    import sqlalchemy as sa
+    from celery import Celery
+    from sqlalchemy.orm import Session
+
+    from outbox_relay.core.row import NewRow, Staged
+    from outbox_relay.settings import Settings
+    from outbox_relay.staging.options import Options
+    from outbox_relay.store.schema import Tables
+    from outbox_relay.store.wake import WakeThrottle
+
+
+class Stager:
+    """Stages for one outbox: the app builds the messages, the caller's connection takes the rows."""
+
+    def __init__(self, app: Celery, settings: Settings, tables: Tables, throttle: WakeThrottle) -> None:
+        self.app = app
+        self._settings = settings
+        self._tables = tables
+        self._throttle = throttle
+
+    def stage(self, given: Any, signature: Any, options: Options, bind: Any = None) -> Staged:
+        """Stage one signature. See :meth:`outbox_relay.Outbox.stage`."""
+        target = session_or_connection(given)
+        one = self._signature(signature)
+        if several := _kind_of_several(one):
+            raise StagingError(
+                f"a {several} is more than one message: stage its tasks with stage_many, or send it inside "
+                "`with outbox.capture(...)`"
+            )
+        (sent,) = self._build([one], options)
+        return self.insert(target, [self.row_of(sent, options, options.ordinal)], bind)[0]
+
+    def stage_many(self, given: Any, signatures: Iterable[Any], options: Options, bind: Any = None) -> list[Staged]:
+        """Stage many signatures with few statements. See :meth:`outbox_relay.Outbox.stage_many`."""
+        target = session_or_connection(given)
+        many = [signatures] if isinstance(signatures, Signature) else signatures
+        sents = self._build([self._signature(one) for one in many], options)
+        numbered = options.workflow_id is not None
+        rows = [self.row_of(sent, options, place if numbered else None) for place, sent in enumerate(sents)]
+        return self.insert(target, rows, bind) if rows else []
+
+    def insert(self, target: Session | sa.Connection, rows: Sequence[NewRow], bind: Any) -> list[Staged]:
+        """Insert rows where the caller's transaction is, waking the relay where that is allowed and not too often."""
+        place = enter(target, bind)
+        # A notification makes PostgreSQL refuse to prepare the transaction.
+        wake = self._settings.wake == "notify" and not place.two_phase and self._throttle.allow()
+        return insert_rows(
+            place.connection, self._tables, rows, wake=wake, open_namespaces=self._settings.namespaces == "open"
+        )
+
+    def row_of(self, sent: Sent, options: Options, ordinal: int | None) -> NewRow:
+        """Make the row of a message that Celery has finished."""
+        return new_row(sent, options, self._settings, self.app, ordinal=ordinal)
+
+    def _signature(self, given: Any) -> Signature:
+        """Bind a signature to the outbox's app.
+
+        Raises:
+            StagingError: it is something else, or belongs to another app.
+        """
+        if not isinstance(given, dict):
+            hint = ": write task.s(...)" if hasattr(given, "apply_async") else ", not a signature: write task.s(...)"
+            raise StagingError(f"cannot stage {given!r}{hint}")
+        if "task" not in given:
+            raise StagingError(f"cannot stage {given!r}: it is not a signature")
+        own = getattr(given, "_app", None)
+        if own is None:
+            try:
+                bound: Signature = Signature.from_dict(dict(given), app=self.app)
+            except (KeyError, TypeError) as error:
+                raise StagingError(f"cannot stage {given!r}: it is not a signature ({error!r})") from error
+            return bound
+        for part in _parts(given):
+            if (app := part._app) is not None and app is not self.app and app.main != self.app.main:
+                raise StagingError(f"{part['task']} belongs to another app, {app!r}, which has its own broker")
+        return given
+
+    def _build(self, signatures: Sequence[Signature], options: Options) -> list[Sent]:
+        """Let Celery build the messages, and keep them."""
+        refuse_eager(self.app)
+        collector = Collector(self.app)
+        routed = {} if options.task_queue is None else {"queue": options.task_queue}
+        with diverted(collector):
+            for signature in signatures:
+                signature.apply_async(**routed)
+        return collector.sents
+
+
+class Collector:
+    """A sink that keeps every message that it sees."""
+
+    offline = True
+
+    def __init__(self, app: Celery) -> None:
+        self.app = app
+        self.sents: list[Sent] = []
+
+    def wants(self, sending: Sending) -> bool:
+        refuse_broadcast(sending)
+        return True
+
+    def take(self, sent: Sent) -> None:
+        self.sents.append(sent)
+
+
+def refuse_eager(app: Celery) -> None:
+    """Refuse where Celery would run the task at once instead of sending it.
+
+    Raises:
+        StagingError: ``task_always_eager`` is set.
+    """
+    if app.conf.task_always_eager:
+        raise StagingError(
+            "task_always_eager makes Celery run tasks at once, so that there is nothing to stage: set it to False"
+        )
+
+
+def refuse_broadcast(sending: Sending) -> None:
+    """Refuse a task for every worker at once: one row has one outcome.
+
+    Raises:
+        StagingError: the message goes to a ``Broadcast`` queue.
+    """
+    if sending.is_broadcast:
+        raise StagingError(f"{sending.name} goes to a Broadcast queue: one row cannot have an outcome from each worker")
+
+
+def _kind_of_several(signature: Signature) -> str | None:
+    """Name the kind of a signature that may send more than one message."""
+    for kind in (group, chord, chunks):
+        if isinstance(signature, kind):
+            return str(kind.__name__).strip("_")
+    first = (signature.get("kwargs") or {}).get("tasks") if signature.get("subtask_type") == "chain" else None
+    if first:
+        inner = _kind_of_several(first[0])
+        return inner and f"chain that starts with a {inner}"
+    return None
+
+
+def _parts(signature: Any) -> Iterable[Signature]:
+    """A signature, and what it is made of."""
+    yield signature
+    if signature.get("subtask_type"):
+        kwargs = signature.get("kwargs") or {}
+        for part in (*(kwargs.get("tasks") or ()), *(kwargs.get("header") or ()), kwargs.get("body")):
+            if isinstance(part, Signature):
+                yield from _parts(part)
