@@ -1,0 +1,196 @@
+"""What ``check`` has to say about an app's configuration: each finding with its cure. Asks no server."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from celery import Celery
+
+    from outbox_relay.settings import Settings
+
+CONSUMER_TIMEOUT = 1800  # RabbitMQ's default, in seconds
+VISIBILITY_TIMEOUT = 3600  # kombu's default on Redis, in seconds
+NO_LIMIT_POOLS = ("solo", "threads", "gevent", "eventlet")
+
+
+class Level(str, Enum):
+    """How much a finding matters: a fault keeps the outbox from working, a warning does not."""
+
+    OK = "ok"
+    WARNING = "warning"
+    FAULT = "fault"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked at."""
+
+    level: Level
+    subject: str
+    text: str
+    cure: str | None = None
+
+
+def fine(subject: str, text: str) -> Finding:
+    return Finding(Level.OK, subject, text)
+
+
+def warning(subject: str, text: str, cure: str) -> Finding:
+    return Finding(Level.WARNING, subject, text, cure)
+
+
+def fault(subject: str, text: str, cure: str) -> Finding:
+    return Finding(Level.FAULT, subject, text, cure)
+
+
+def advise(app: Celery, settings: Settings | None, transport: str) -> list[Finding]:
+    """Look at the app's configuration, its tasks and its queues, for a broker of the kombu transport ``transport``."""
+    tasks = [task for name, task in sorted(app.tasks.items()) if not name.startswith("celery.")]
+    found = [*_transport(transport), *_tasks(app, tasks), *_queues(app, settings)]
+    match transport:
+        case "amqp" | "pyamqp" | "amqps" | "librabbitmq":
+            found += _rabbitmq(app, tasks)
+        case "redis" | "rediss" | "sentinel":
+            found += _redis(app, tasks)
+    return found
+
+
+def _transport(transport: str) -> Iterator[Finding]:
+    if transport == "memory":
+        yield fault(
+            "broker",
+            "memory:// lives inside one process: a relay and a worker would never meet",
+            "use a broker that both can reach, or embedded:///.outbox/broker for one machine",
+        )
+    if transport == "filesystem":
+        yield warning(
+            "broker",
+            "kombu's filesystem transport loses messages when a worker is killed, and when two processes write at once",
+            "write embedded:///folder instead of filesystem://",
+        )
+
+
+def _tasks(app: Celery, tasks: Sequence[Any]) -> Iterator[Finding]:
+    if app.conf.task_always_eager:
+        yield warning(
+            "tasks",
+            "task_always_eager is on: delay() runs a task at once, in the caller's process, and stages nothing",
+            "leave task_always_eager off wherever the outbox is on",
+        )
+    early = [task for task in tasks if not task.acks_late]
+    if early and not app.conf.get("worker_soft_shutdown_timeout"):
+        yield warning(
+            "tasks",
+            f"{named(early)} acknowledge before they run: a cold shutdown loses the message, and the outbox runs the "
+            "task again from its row",
+            "task_acks_late = True, or worker_soft_shutdown_timeout = 30 so that a running task may end",
+        )
+    endless = [task for task in tasks if task.acks_late and not task.acks_on_failure_or_timeout]
+    if endless:
+        yield warning(
+            "tasks",
+            f"{named(endless)} would run again and again: a task that fails or meets its time limit goes back to the "
+            "broker each time",
+            "task_acks_on_failure_or_timeout = True",
+        )
+    limited = [task for task in tasks if _limit(app, task) is not None]
+    pool = str(app.conf.worker_pool)
+    if limited and any(pool == name or f".{name}" in pool for name in NO_LIMIT_POOLS):
+        yield warning(
+            "tasks",
+            f"the worker pool {pool} does not enforce the time limits of {named(limited)}",
+            "use the prefork pool for tasks with time limits",
+        )
+
+
+def _rabbitmq(app: Celery, tasks: Sequence[Any]) -> Iterator[Finding]:
+    late = [task for task in tasks if task.acks_late]
+    long = [task for task in late if (_limit(app, task) or CONSUMER_TIMEOUT + 1) > CONSUMER_TIMEOUT]
+    if long:
+        yield warning(
+            "broker",
+            f"{named(long)} acknowledge late and may run longer than RabbitMQ's consumer timeout (30 minutes, unless "
+            "the server says otherwise), which ends the worker's connection and runs the task again",
+            "give them a time_limit below 1800, or raise consumer_timeout in rabbitmq.conf",
+        )
+    if late and not app.conf.get("worker_cancel_long_running_tasks_on_connection_loss"):
+        yield warning(
+            "broker",
+            f"after a lost connection {named(late)} may run twice at once: the broker delivers them again while they "
+            "still run",
+            "worker_cancel_long_running_tasks_on_connection_loss = True, or outbox.once(session) in the task",
+        )
+
+
+def _redis(app: Celery, tasks: Sequence[Any]) -> Iterator[Finding]:
+    options = app.conf.broker_transport_options or {}
+    visible = options.get("visibility_timeout", VISIBILITY_TIMEOUT)
+    long = [task for task in tasks if task.acks_late and (_limit(app, task) or visible + 1) > visible]
+    if long:
+        yield warning(
+            "broker",
+            f"{named(long)} acknowledge late and may run longer than Redis's visibility timeout of {visible} s, after "
+            "which they are delivered again while they run",
+            f"give them a time_limit below {visible}, or raise visibility_timeout in broker_transport_options",
+        )
+
+
+def _queues(app: Celery, settings: Settings | None) -> Iterator[Finding]:
+    queues = list(app.amqp.queues.values())
+    quorum = [queue for queue in queues if _argument(queue, "x-queue-type") == "quorum"]
+    if quorum or app.conf.get("task_default_queue_type") == "quorum":
+        yield warning(
+            "queues",
+            "with quorum queues a worker's prefetch counts for each queue, not for all: it may reserve that many tasks "
+            "of every queue it serves",
+            "keep worker_prefetch_multiplier at 1, or give busy workers fewer queues with -Q",
+        )
+    for queue in queues:
+        yield from _queue(queue, settings)
+
+
+def _queue(queue: Any, settings: Settings | None) -> Iterator[Finding]:
+    if _argument(queue, "x-dead-letter-exchange") is not None:
+        yield warning(
+            "queues",
+            f"queue {queue.name} has a dead-letter exchange: a message that expires unread goes there, while its row "
+            "is published again; whoever consumes it there runs the task twice",
+            "do not run tasks from its dead-letter queue (their x-death header says why they are there)",
+        )
+    ttl = _argument(queue, "x-message-ttl")
+    if settings is not None and isinstance(ttl, (int, float)) and ttl / 1000 < settings.queue_lease.total_seconds():
+        yield warning(
+            "queues",
+            f"queue {queue.name} drops messages after {ttl / 1000:g} s: their rows wait until outbox_queue_lease "
+            f"({settings.queue_lease.total_seconds():g} s) is over",
+            f"remove x-message-ttl from the queue, or write outbox_queue_lease = {max(ttl / 1000, 50):g}",
+        )
+    if _argument(queue, "x-max-length") is not None and _argument(queue, "x-overflow") in (None, "drop-head"):
+        yield warning(
+            "queues",
+            f"queue {queue.name} drops its oldest messages when it is full: their rows wait until outbox_queue_lease "
+            "is over",
+            "set x-overflow to reject-publish: the relay then keeps the rows and tries again",
+        )
+
+
+def _argument(queue: Any, name: str) -> Any:
+    return (queue.queue_arguments or {}).get(name)
+
+
+def _limit(app: Celery, task: Any) -> float | None:
+    """The hard time limit that ends a task, in seconds."""
+    limit: float | None = task.time_limit or app.conf.task_time_limit
+    return limit
+
+
+def named(tasks: Iterable[Any], most: int = 3, name: Callable[[Any], str] = lambda task: str(task.name)) -> str:
+    """Return the names of tasks, the first few of them."""
+    names = [name(task) for task in tasks]
+    rest = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + rest

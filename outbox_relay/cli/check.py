@@ -1,0 +1,161 @@
+"""``check``: whether everything that the outbox needs is there, and what to do where it is not."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+import sqlalchemy as sa
+from rich.text import Text
+
+from outbox_relay.cli.advice import Finding, Level, advise, fault, fine, warning
+from outbox_relay.cli.output import console, print_json, visible
+from outbox_relay.cli.session import explain, first_line, json_option, open_outbox, verb
+from outbox_relay.errors import OutboxError, SettingsError
+from outbox_relay.settings import ENABLE_HINT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from celery import Celery
+
+    from outbox_relay.outbox import Outbox
+    from outbox_relay.settings import Settings
+
+BROKER_TIMEOUT = 5.0
+SKEW = 5.0
+COLOURS = {Level.OK: "green", Level.WARNING: "yellow", Level.FAULT: "bold red"}
+
+
+@click.command()
+@json_option
+@verb
+def check(as_json: bool) -> None:
+    """Look at settings, database, tables, broker and tasks, and name the cure of what is wrong.
+
+    Ends with 1 where something keeps the outbox from working; warnings do not change the exit code.
+    """
+    outbox = open_outbox()
+    outbox.app.loader.import_default_modules()
+    findings = list(examine(outbox))
+    faults = sum(one.level is Level.FAULT for one in findings)
+    if as_json:
+        print_json({"ok": not faults, "findings": findings})
+    else:
+        show(findings)
+    click.get_current_context().exit(1 if faults else 0)
+
+
+def examine(outbox: Outbox) -> Iterator[Finding]:
+    """Look at everything; a fault in one part does not keep the others from being looked at."""
+    settings: Settings | None = None
+    try:
+        settings = outbox.settings
+    except SettingsError as error:
+        yield fault("settings", str(error), "correct the Celery configuration")
+    else:
+        yield fine("settings", f"the outbox {settings.name}")
+        if not settings.enabled:
+            yield warning("settings", "the outbox is dormant: nothing is staged, published or settled", ENABLE_HINT)
+        yield from database(outbox)
+    yield from broker(outbox.app)
+    if settings is not None:
+        yield from advise(outbox.app, settings, transport_of(outbox.app))
+        yield from processes(outbox)
+
+
+# -- the database -------------------------------------------------------------------------------------------------
+
+
+def database(outbox: Outbox) -> Iterator[Finding]:
+    """Look at the database and the tables in it."""
+    try:
+        with outbox.store.engine.connect() as connection:
+            yield from _server(outbox, connection)
+    except (sa.exc.SQLAlchemyError, ImportError, OutboxError) as error:
+        if (text := explain(error)) is None:
+            raise
+        yield fault("database", text, "correct outbox_database_url, or bring the database up")
+        return
+    try:
+        version = outbox.store.check_schema()
+    except OutboxError as error:
+        yield fault("tables", str(error), "celery -A … outbox migrate")
+    else:
+        yield fine("tables", f"version {version}, prefix {outbox.settings.table_prefix}")
+
+
+def _server(outbox: Outbox, connection: sa.Connection) -> Iterator[Finding]:
+    dialect = connection.dialect
+    version = ".".join(str(part) for part in dialect.server_version_info or ())
+    where = connection.engine.url.render_as_string(hide_password=True)
+    yield fine("database", f"{dialect.name} {version} at {where}")
+    if dialect.name == "sqlite" and (mode := connection.exec_driver_sql("PRAGMA journal_mode").scalar()) != "wal":
+        yield warning(
+            "database",
+            f"the file's journal mode is {mode}: writers and readers lock each other out",
+            "let the outbox open it once (outbox migrate), on a file system that is local",
+        )
+    if dialect.name == "postgresql":
+        yield from _pooled(connection, outbox.settings)
+
+
+def _pooled(connection: sa.Connection, settings: Settings) -> Iterator[Finding]:
+    """A pooler between us and the server answers with its own backend's number at connect, the server with its own."""
+    greeted = connection.connection.dbapi_connection.info.backend_pid  # type: ignore[union-attr]  # psycopg's own
+    pooled = greeted != connection.exec_driver_sql("SELECT pg_backend_pid()").scalar()
+    if pooled and settings.wake == "notify" and settings.listen_url is None:
+        yield warning(
+            "database",
+            "there is a connection pooler before it, behind which LISTEN may hear nothing: the relay would only poll",
+            "set outbox_listen_url to the server's own address, or outbox_wake = 'off'",
+        )
+
+
+# -- the broker ---------------------------------------------------------------------------------------------------
+
+
+def transport_of(app: Celery) -> str:
+    """Return the name of the transport that the app publishes through."""
+    return str(app.connection_for_write().transport_cls)
+
+
+def broker(app: Celery) -> Iterator[Finding]:
+    """Connect to the broker."""
+    with app.connection_for_write() as connection:
+        address = connection.as_uri()
+        try:
+            connection.ensure_connection(max_retries=1, timeout=BROKER_TIMEOUT)
+            yield fine("broker", f"{_product(connection)} at {address}")
+        except (*connection.recoverable_connection_errors, OSError, ImportError, ValueError, KeyError) as error:
+            yield fault(
+                "broker", f"{address} cannot be reached: {first_line(error)}", "correct broker_url, or bring it up"
+            )
+
+
+def _product(connection: Any) -> str:
+    properties = getattr(connection.connection, "server_properties", None) or {}
+    product = f"{properties.get('product', '')} {properties.get('version', '')}".strip()
+    return product or str(connection.transport.driver_type)
+
+
+# -- who is there -------------------------------------------------------------------------------------------------
+
+
+def processes(outbox: Outbox) -> Iterator[Finding]:
+    """Look for live relays and workers."""
+    return iter(())
+
+
+# -- output -------------------------------------------------------------------------------------------------------
+
+
+def show(findings: Iterable[Finding]) -> None:
+    """Print findings for people."""
+    out = console()
+    for one in findings:
+        line = Text.assemble((f"{one.level.value:8}", COLOURS[one.level]), (f"{one.subject:10}", "bold"))
+        line.append(visible(one.text))
+        out.print(line, soft_wrap=True)
+        if one.cure:
+            out.print(Text(f"{'':18}cure: {visible(one.cure)}", style="dim"), soft_wrap=True)

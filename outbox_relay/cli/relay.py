@@ -1,0 +1,40 @@
+"""``relay``: the process that publishes rows and applies what workers report."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+from celery.bin.base import LOG_LEVEL
+
+from outbox_relay.cli.session import open_outbox, open_store, verb
+from outbox_relay.relay.service import Relay
+
+
+@click.command()
+@click.option("--only", type=click.Choice(["sweep", "settle"]), help="Run one half: publish, or settle.")
+@click.option("--shards", metavar="FIRST-LAST/TOTAL", help="Claim only these shards of the rows, such as 0-15/64.")
+@click.option("--health-port", type=click.IntRange(1, 65535), help="Serve /livez, /readyz and /metrics on this port.")
+@click.option("--take-over", is_flag=True, help="Take the outbox's name over from another database's outbox.")
+@click.option("-l", "--loglevel", type=LOG_LEVEL, default="INFO", show_default=True, help="Logging level.")
+@click.option("-f", "--logfile", help="Log to this file instead of standard error.")
+@verb
+def relay(  # noqa: PLR0917 - click passes its options by name
+    only: str | None,
+    shards: str | None,
+    health_port: int | None,
+    take_over: bool,
+    loglevel: int,
+    logfile: str | None,
+) -> None:
+    """Publish the rows that are due, and settle them by what workers report.
+
+    Any number of relays may run side by side. SIGTERM or Ctrl-C drains: what was claimed and not sent is released. A
+    second signal exits at once, with 130.
+    """
+    outbox = open_outbox()
+    outbox.require_enabled()
+    outbox.app.log.setup_logging_subsystem(loglevel=loglevel, logfile=logfile)
+    open_store(outbox)
+    options: dict[str, Any] = {"only": only, "shards": shards, "health_port": health_port, "take_over": take_over}
+    click.get_current_context().exit(Relay(outbox, **options).run())

@@ -1,0 +1,116 @@
+"""What every verb needs: the outbox that ``-A`` names, and errors told in a sentence instead of a traceback."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+import sqlalchemy as sa
+from kombu.exceptions import OperationalError as BrokerError
+
+from outbox_relay.cli.output import visible
+from outbox_relay.errors import OutboxError
+from outbox_relay.outbox import Outbox, outbox_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from outbox_relay.store.outbox import Store
+
+F = TypeVar("F", bound="Callable[..., Any]")
+EXTRAS = {"psycopg": "postgresql", "redis": "redis"}
+
+
+class Refused(click.ClickException):
+    """Something was refused, failed or was not found; the verb ends with 1."""
+
+    exit_code = 1
+
+    def format_message(self) -> str:
+        return visible(self.message, lines=True)
+
+
+def verb(function: F) -> F:
+    """Make a function the body of a verb: what goes wrong in it is told in a sentence, with exit code 1."""
+
+    @functools.wraps(function)
+    def told(*args: Any, **options: Any) -> Any:
+        try:
+            return function(*args, **options)
+        except KeyboardInterrupt:
+            raise click.exceptions.Exit(130) from None
+        except (OutboxError, sa.exc.SQLAlchemyError, BrokerError, ImportError) as error:
+            if (text := explain(error)) is None:
+                raise
+            raise Refused(text) from error
+
+    return told  # type: ignore[return-value]  # functools.wraps keeps the signature
+
+
+def json_option(function: F) -> F:
+    """Give a reading verb its ``--json``."""
+    return click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output.")(function)
+
+
+def open_outbox() -> Outbox:
+    """Return the outbox of the app that ``-A`` names; an app without one is given one.
+
+    Raises:
+        click.UsageError: no app is named.
+    """
+    context = click.get_current_context()
+    if context.find_root().params.get("app") is None:
+        verb_path = context.command_path.partition(" ")[2]
+        raise click.UsageError(
+            f"no app is named: write celery -A proj {verb_path}, with the module of your Celery app, "
+            f"or celery -A outbox_relay {verb_path} for the built-in one"
+        )
+    app = context.obj.app
+    if getattr(app, "outbox", None) is None:
+        app.loader.import_default_modules()  # Outbox(app) may stand in a module with tasks
+    return outbox_of(app)
+
+
+def open_store(outbox: Outbox) -> Store:
+    """Return the outbox's store, with tables that this version can work with.
+
+    Raises:
+        StoreError: the tables are missing, too old or too new.
+    """
+    outbox.store.check_schema()
+    return outbox.store
+
+
+def explain(error: BaseException) -> str | None:
+    """Say in a sentence what went wrong and what to do; None where it is a fault of the program itself."""
+    match error:
+        case OutboxError():
+            return str(error)
+        case sa.exc.NoSuchModuleError() | sa.exc.ArgumentError():
+            return (
+                f"outbox_database_url is not the URL of a database that is known here: {first_line(error)}; write one "
+                "such as 'postgresql+psycopg://user@host/shop' or 'sqlite:///shop.db'"
+            )
+        case ModuleNotFoundError() if error.name in EXTRAS:
+            return f"the driver {error.name} is not installed: pip install 'outbox-relay[{EXTRAS[error.name]}]'"
+        case ImportError() if "psycopg" in str(error):
+            return f"psycopg is installed, but cannot work: {first_line(error)}; pip install 'outbox-relay[postgresql]'"
+        case sa.exc.DBAPIError() if error.connection_invalidated or isinstance(
+            error, (sa.exc.OperationalError, sa.exc.InterfaceError)
+        ):
+            return f"the database cannot be used: {first_line(error.orig)}"
+        case sa.exc.DBAPIError():
+            return f"the database refused a statement: {first_line(error.orig)}"
+        case sa.exc.TimeoutError():
+            return f"the database does not answer: {first_line(error)}"
+        case BrokerError():
+            return f"the broker cannot be reached: {first_line(error)}"
+        case _:
+            return None
+
+
+def first_line(error: BaseException | None) -> str:
+    """Return what an error says, without the lines of advice and addresses that drivers add."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__
