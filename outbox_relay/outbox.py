@@ -16,6 +16,7 @@ from outbox_relay.staging import capture as capturing
 from outbox_relay.staging.options import Options
 from outbox_relay.staging.stage import Stager
 from outbox_relay.store.engine import configure_sqlite
+from outbox_relay.store.outbox import Store
 from outbox_relay.store.schema import Tables, build
 from outbox_relay.store.wake import WakeThrottle
 from outbox_relay.worker import install as worker
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from sqlalchemy import Engine
 
     from outbox_relay.core.row import Staged
-    from outbox_relay.store.outbox import Store
 
 
 class Outbox:
@@ -199,8 +199,6 @@ class Outbox:
     def store(self) -> Store:
         """The relay's and the operator's own way to the tables; staging uses the caller's connection instead."""
         if self._store is None:
-            from outbox_relay.store.outbox import Store  # noqa: PLC0415
-
             with self._lock:
                 if self._store is None:
                     self._store = Store.open(self.settings, self.events)
