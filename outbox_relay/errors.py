@@ -27,6 +27,10 @@ class StoreError(OutboxError):
     """The outbox's tables are missing, too old, or did not take a write."""
 
 
+class StoreAway(StoreError):  # noqa: N818 - it is the state that the caller waits out
+    """The database cannot be reached, or did not answer in time; the same call may work later."""
+
+
 class PublishError(OutboxError):
     """The broker did not take a message."""
 

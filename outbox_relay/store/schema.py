@@ -114,6 +114,7 @@ def build(prefix: str = "outbox_", schema: str | None = None) -> Tables:
     claimed = sa.text("status = 'claimed'")
     settled = sa.text("status IN ('done', 'cancelled')")
     failed = sa.text("status = 'failed'")
+    sqlite_due = sa.text("status = 'pending' AND parked = 0")  # as SQLAlchemy writes NOT parked there
     for name, columns, where in (
         ("due", (row.c.visible_after, row.c.id), due),
         ("namespace_due", (row.c.namespace, row.c.visible_after, row.c.id), due),
@@ -123,7 +124,9 @@ def build(prefix: str = "outbox_", schema: str | None = None) -> Tables:
         ("parked", (row.c.id,), sa.text("parked")),
         ("workflow", (row.c.workflow_id, row.c.ordinal), sa.text("workflow_id IS NOT NULL")),
     ):
-        sa.Index(f"{prefix}row_{name}", *columns, postgresql_where=where, sqlite_where=where)
+        sa.Index(
+            f"{prefix}row_{name}", *columns, postgresql_where=where, sqlite_where=sqlite_due if where is due else where
+        )
 
     namespace = sa.Table(
         f"{prefix}namespace",

@@ -1,0 +1,91 @@
+"""How the places of one sweep are shared between namespaces, and how far back a sweep has to look."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+ALWAYS = datetime(1970, 1, 1, tzinfo=timezone.utc)
+
+
+def share(due: Mapping[str, int], places: int) -> dict[str, int]:
+    """Share ``places`` between namespaces with ``due`` rows (in the order of their turn): namespace → rows to take.
+
+    Every namespace gets an equal part first; what some leave over goes, in equal parts again, to those that still
+    have rows. Where there are more namespaces than places, the first ones get one place each.
+    """
+    taken: dict[str, int] = {}
+    left = places
+    while left > 0:
+        open_ = [name for name, rows in due.items() if rows > taken.get(name, 0)]
+        if not open_:
+            break
+        part = -(-left // len(open_))
+        for name in open_:
+            more = min(part, due[name] - taken.get(name, 0), left)
+            if more:
+                taken[name] = taken.get(name, 0) + more
+                left -= more
+    return taken
+
+
+@dataclass(slots=True)
+class Watermark:
+    """How far back a sweep looks for due rows.
+
+    Every claim leaves a dead entry in the due index until the database cleans up, which an old snapshot can put off for
+    hours; a sweep that looked from the start each time would read all of them again. So a sweep starts where the
+    last one ended, less ``slack``. Rows can turn up below that line (a transaction that stays open for longer than
+    ``slack``, another relay that let go of rows): therefore a **full look** from the start comes first, after
+    :meth:`reset`, and whenever the last one is ``every`` seconds old. Where the dead entries make a full look itself
+    slow, it takes at most ``duty`` of the time: the next one waits longer.
+
+    ``clock`` values are seconds of the caller's monotonic clock; instants are the database's.
+    """
+
+    slack: timedelta = timedelta(seconds=1)
+    every: float = 5.0
+    duty: float = 0.05
+    floor: datetime = ALWAYS
+    marks: dict[str, datetime] = field(default_factory=dict)
+    _next_full: float | None = None
+
+    def reset(self) -> None:
+        """Make the next look a full one."""
+        self._next_full = None
+
+    def begin(self, clock: float) -> bool:
+        """Start a look; true where it is a full one."""
+        if self._next_full is not None and clock < self._next_full:
+            return False
+        self._next_full = clock + self.every
+        self.floor, self.marks = ALWAYS, {}
+        return True
+
+    def full_look_took(self, begun: float, ended: float) -> None:
+        """A full look is over: plan the next one. A reset in the meantime stands."""
+        if self._next_full is not None:
+            self._next_full = begun + max(self.every, (ended - begun) / self.duty)
+
+    def since(self, namespace: str) -> datetime:
+        """Where to start looking for rows of ``namespace``."""
+        return self.marks.get(namespace, self.floor)
+
+    def looked(self, now: datetime, left: Mapping[str, datetime | None], *, everywhere: bool = True) -> None:
+        """A look at ``now`` took what it found, but for the namespaces in ``left``, which have more.
+
+        ``left`` gives the last instant up to which their rows were taken (None: nothing was). ``everywhere`` false says
+        that not every namespace was looked at, so that nothing is known of the others.
+        """
+        marks = {}
+        for name, taken_to in left.items():
+            before = self.since(name)
+            marks[name] = before if taken_to is None else max(before, taken_to - self.slack)
+        if everywhere:
+            self.floor, self.marks = max(self.floor, now - self.slack), marks
+        else:
+            self.marks.update(marks)

@@ -1,0 +1,196 @@
+"""A relay's claims: take due rows, and say what became of each."""
+
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import sqlalchemy as sa
+
+from outbox_relay.core.planning import Watermark, share
+from outbox_relay.core.row import Batch, ClaimedRow, Message
+from outbox_relay.store import statements
+from outbox_relay.store.sql import POSTGRESQL, clock, values
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import datetime
+    from uuid import UUID
+
+    from outbox_relay.core.row import Claim, Published
+    from outbox_relay.store.engine import Database
+
+MAX_BATCH_BYTES = 32 * 1024 * 1024
+EXPIRED = "its expires had passed before it was published"
+
+
+class Claims:
+    """What a sweep does to rows. One thread claims; everything else may be called from any thread."""
+
+    def __init__(self, database: Database, *, max_bytes: int = MAX_BATCH_BYTES) -> None:
+        self._db = database
+        self._max_bytes = max_bytes
+        self._watermark = Watermark()
+        self._turn = ""  # the last namespace that had its turn
+        self._several = False  # more than one namespace is registered, as far as is known
+
+    def reset_watermark(self) -> None:
+        self._watermark.reset()
+
+    def claim(self, *, limit: int, claimed_by: UUID, lease: timedelta) -> Batch:
+        begun = time.monotonic()
+        full = self._watermark.begin(begun)
+        taking = {"by": claimed_by, "lease": lease.total_seconds(), "max_bytes": self._max_bytes}
+        with self._db.begin() as connection:
+            batch = None
+            if self._db.dialect == POSTGRESQL and not self._several:
+                batch = self._claim_all(connection, limit, taking)
+            if batch is None:
+                batch = self._claim_fairly(connection, limit, taking)
+        if full:
+            self._watermark.full_look_took(begun, time.monotonic())
+        return batch
+
+    def _claim_all(self, connection: sa.Connection, limit: int, taking: dict[str, Any]) -> Batch | None:
+        """Claim in one statement; None where there are several namespaces."""
+        parameters = {"limit": limit, "since": self._watermark.since(""), **taking}
+        found = connection.execute(statements.claim_all(self._db.tables), parameters).mappings().all()
+        look = found[0]
+        if look["namespaces"] > 1:
+            self._several = True
+            return None
+        rows = [one for one in found if one["id"] is not None]
+        more = len(rows) < look["seen"] or look["seen"] >= limit
+        left = {"": max((one["visible_after"] for one in rows), default=None)} if more else {}
+        self._watermark.looked(look["now"], left)
+        if more:  # with one namespace its mark is everybody's
+            self._watermark.floor = self._watermark.since("")
+        return _batch(rows, more=more)
+
+    def _claim_fairly(self, connection: sa.Connection, limit: int, taking: dict[str, Any]) -> Batch:
+        """Look which namespaces have due rows, share the places between them, and claim the shares."""
+        dialect, tables, watermark = self._db.dialect, self._db.tables, self._watermark
+        marks = values(dialect, "marks", namespace=list(watermark.marks), since=list(watermark.marks.values()))
+        probe = {"limit": limit, "turn": self._turn, "since": watermark.floor, **marks}
+        looks = connection.execute(statements.due_namespaces(tables, dialect), probe).mappings().all()
+        self._several = looks[0]["namespaces"] > 1
+        due = {one["namespace"]: one["rows"] for one in looks if one["namespace"] is not None}
+        shares = share(due, limit)
+        everywhere = len(due) < limit
+        if not shares:
+            watermark.looked(looks[0]["now"], {})
+            return _batch([], more=False)
+        self._turn = list(shares)[-1]
+        plan = values(
+            dialect,
+            "plan",
+            namespace=list(shares),
+            share=list(shares.values()),
+            since=[watermark.since(name) for name in shares],
+        )
+        taking = {**taking, **plan}
+        if dialect != POSTGRESQL:
+            taking["most"] = max(shares.values())
+        rows = connection.execute(statements.claim_shares(tables, dialect), taking).mappings().all()
+        taken: dict[str, list[Any]] = {}
+        for one in rows:
+            taken.setdefault(one["namespace"], []).append(one["visible_after"])
+        left = {
+            name: max(taken[name]) if name in taken else None
+            for name, count in due.items()
+            if len(taken.get(name, ())) < count or count > shares.get(name, 0)
+        }
+        watermark.looked(looks[0]["now"], left, everywhere=everywhere)
+        return _batch(rows, more=bool(left) or not everywhere)
+
+    def next_due_in(self) -> timedelta | None:
+        with self._db.begin() as connection:
+            due, now = connection.execute(statements.next_due(self._db.tables)).one()
+        return None if due is None else max(due - now, timedelta(0))
+
+    def now(self) -> datetime:
+        with self._db.begin() as connection:
+            instant: datetime = connection.execute(sa.select(clock())).scalar_one()
+        return instant
+
+    # -- what became of claims ---------------------------------------------------------------------------------------
+
+    def mark_published(self, published: Sequence[Published], *, queue_lease: timedelta) -> int:
+        open_ = [one for one in published if not one.final]
+        final = [one for one in published if one.final]
+        changed = 0
+        with self._db.begin() as connection:
+            if open_:
+                parameters = self._claims([one.claim for one in open_], to=[one.to for one in open_])
+                parameters["lease"] = queue_lease.total_seconds()
+                changed += self._write(connection, statements.mark_published, parameters)
+            if final:
+                parameters = self._claims([one.claim for one in final])
+                changed += self._write(connection, statements.mark_final, parameters)
+        return changed
+
+    def release(self, claims: Sequence[Claim]) -> int:
+        return self._settle(claims, statements.release)
+
+    def postpone(self, claims: Sequence[Claim], delay: timedelta, reason: str) -> int:
+        return self._settle(claims, statements.postpone, delay=delay.total_seconds(), reason=reason)
+
+    def expire(self, claims: Sequence[Claim]) -> int:
+        return self._settle(claims, statements.expire, reason=EXPIRED)
+
+    def fail_unsendable(self, failures: Sequence[tuple[Claim, str]]) -> int:
+        if not failures:
+            return 0
+        parameters = self._claims([claim for claim, _ in failures], reason=[reason for _, reason in failures])
+        with self._db.begin() as connection:
+            return self._write(connection, statements.fail_unsendable, parameters)
+
+    def _settle(self, claims: Sequence[Claim], statement: Any, **parameters: Any) -> int:
+        if not claims:
+            return 0
+        with self._db.begin() as connection:
+            return self._write(connection, statement, {**self._claims(claims), **parameters})
+
+    def _claims(self, claims: Sequence[Claim], **more: Sequence[Any]) -> dict[str, Any]:
+        columns: dict[str, Sequence[Any]] = {
+            "id": [one.row_id for one in claims],
+            "token": [one.token for one in claims],
+            **more,
+        }
+        return values(self._db.dialect, "claims", **columns)
+
+    def _write(self, connection: sa.Connection, statement: Any, parameters: dict[str, Any]) -> int:
+        return int(connection.execute(statement(self._db.tables, self._db.dialect), parameters).rowcount)
+
+
+def _batch(rows: Sequence[Any], *, more: bool) -> Batch:
+    """The rows of a claim, oldest first: SQL promises no order for RETURNING."""
+    ordered = sorted(rows, key=lambda one: (one["visible_after"], one["id"]))
+    return Batch((_claimed(one) for one in ordered), more=more)
+
+
+def _claimed(row: Any) -> ClaimedRow:
+    message = Message(
+        task=row["task"],
+        task_id=row["task_id"],
+        task_queue=row["task_queue"],
+        exchange=row["exchange"],
+        routing_key=row["routing_key"],
+        body=row["body"],
+        content_type=row["content_type"],
+        content_encoding=row["content_encoding"],
+        headers=row["headers"],
+        properties=row["properties"],
+    )
+    return ClaimedRow(
+        id=row["id"],
+        token=row["claim_token"],
+        namespace=row["namespace"],
+        node=row["node"],
+        message=message,
+        attempt=row["attempt"],
+        retries=row["retries"],
+        settle_on=row["settle_on"],
+        expired=bool(row["expired"]),
+    )

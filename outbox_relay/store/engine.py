@@ -1,0 +1,160 @@
+"""Connections to the outbox's database, set up so that no transaction of a relay can block others for long."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import sqlalchemy as sa
+from sqlalchemy import event
+from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+
+from outbox_relay.errors import StoreAway, StoreError
+from outbox_relay.store.sql import POSTGRESQL, SQLITE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from outbox_relay.store.schema import Tables
+
+LOCK_TIMEOUT_MS = 5_000
+IDLE_TIMEOUT_MS = 10_000
+SQLITE_BUSY_MS = 30_000
+POOL_SIZE = 5
+MIGRATE_HINT = "the outbox's tables are not there, or not of this version: run 'outbox migrate'"
+
+
+def open_engine(url: str | sa.URL, *, application: str = "outbox relay") -> sa.Engine:
+    """Return an engine on ``url`` for processes of the outbox (never the shop's own engine).
+
+    Raises:
+        StoreError: the URL is not one, or names a database that the outbox does not know.
+    """
+    try:
+        parsed = sa.make_url(url)
+        dialect = parsed.get_backend_name()
+        if dialect == SQLITE:
+            engine = sa.create_engine(parsed)
+            configure_sqlite(engine)
+            return engine
+        if dialect != POSTGRESQL:
+            known = "postgresql+psycopg://… and sqlite:///…"
+            raise StoreError(f"the outbox does not work on {dialect!r}: its databases are {known}")
+        if parsed.drivername == POSTGRESQL:
+            parsed = parsed.set(drivername="postgresql+psycopg")
+        engine = sa.create_engine(
+            parsed,
+            pool_size=POOL_SIZE,
+            pool_timeout=10,
+            connect_args={"connect_timeout": 10, "application_name": application},
+        )
+    except (ArgumentError, NoSuchModuleError, ImportError, ValueError) as error:
+        raise StoreError(f"outbox_database_url cannot be used: {error}") from error
+    _configure_postgresql(engine)
+    return engine
+
+
+def configure_sqlite(engine: sa.Engine) -> None:
+    """Give an engine on SQLite honest transactions; harmless when called twice.
+
+    Python's driver begins a transaction only before a write, and none before a SAVEPOINT, so that what an
+    outer rollback should undo may stay. Here every transaction begins with BEGIN IMMEDIATE, which also
+    waits for its turn to write instead of failing half-way with "database is locked".
+    """
+    if event.contains(engine, "connect", _sqlite_connected):
+        return
+    event.listen(engine, "connect", _sqlite_connected)
+    event.listen(engine, "begin", _sqlite_begun)
+
+
+def _sqlite_connected(dbapi_connection: Any, record: object) -> None:
+    dbapi_connection.isolation_level = None
+    cursor = dbapi_connection.cursor()
+    cursor.execute(f"PRAGMA busy_timeout = {SQLITE_BUSY_MS}")
+    cursor.execute("PRAGMA journal_mode = WAL")
+    cursor.execute("PRAGMA foreign_keys = ON")
+    cursor.close()
+
+
+def _sqlite_begun(connection: sa.Connection) -> None:
+    # The event also fires on AUTOCOMMIT connections, which would then sit in a transaction that nobody ends.
+    if connection.get_execution_options().get("isolation_level") != "AUTOCOMMIT":
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+
+def _configure_postgresql(engine: sa.Engine) -> None:
+    event.listen(engine, "connect", _postgresql_connected)
+    event.listen(engine, "begin", _postgresql_begun)
+
+
+_TIMEOUTS = {"lock_timeout": LOCK_TIMEOUT_MS, "idle_in_transaction_session_timeout": IDLE_TIMEOUT_MS}
+
+
+def _postgresql_connected(dbapi_connection: Any, record: Any) -> None:
+    """Set the timeouts for the session, or, where a pooler shares sessions between clients, mark it for the other way.
+
+    A pooler shows itself by the process id that it gives at connect, which is not the server process's. It
+    may hand the next statement to another server process: no prepared statements then, and nothing set for longer
+    than a transaction.
+    """
+    cursor = dbapi_connection.cursor()
+    cursor.execute("SELECT pg_backend_pid()")
+    pooled = cursor.fetchone()[0] != dbapi_connection.info.backend_pid
+    record.info["outbox_pooled"] = pooled
+    if pooled:
+        dbapi_connection.prepare_threshold = None
+    else:
+        for name, milliseconds in _TIMEOUTS.items():
+            cursor.execute(f"SET {name} = {milliseconds}")
+    cursor.close()
+    dbapi_connection.commit()
+
+
+def _postgresql_begun(connection: sa.Connection) -> None:
+    if connection.info.get("outbox_pooled"):
+        for name, milliseconds in _TIMEOUTS.items():
+            connection.exec_driver_sql(f"SET LOCAL {name} = {milliseconds}")
+
+
+class Database:
+    """An engine with the outbox's tables on it: what every part of the store works with."""
+
+    def __init__(self, engine: sa.Engine, tables: Tables) -> None:
+        self.engine = engine
+        self.tables = tables
+        self.dialect = engine.dialect.name
+
+    @contextmanager
+    def begin(self) -> Iterator[sa.Connection]:
+        """A transaction: committed at the end of the block, rolled back when it raises.
+
+        Raises:
+            StoreAway: the database cannot be reached, or did not answer in time; the same call may work later.
+        """
+        try:
+            with self.engine.begin() as connection:
+                yield connection
+        except (OperationalError, PoolTimeout) as error:
+            if is_missing_table(error):
+                raise StoreError(MIGRATE_HINT) from error
+            raise StoreAway(_short(error)) from error
+        except DBAPIError as error:
+            if error.connection_invalidated:
+                raise StoreAway(_short(error)) from error
+            if is_missing_table(error):
+                raise StoreError(MIGRATE_HINT) from error
+            raise
+
+
+def is_missing_table(error: Exception) -> bool:
+    """Whether a statement failed because a table or a column of the outbox is not there."""
+    original = getattr(error, "orig", None)
+    if getattr(original, "sqlstate", None) in ("42P01", "42703", "3F000"):
+        return True
+    return any(text in str(original) for text in ("no such table", "no such column", "has no column named"))
+
+
+def _short(error: Exception) -> str:
+    original = getattr(error, "orig", None) or error
+    return str(original).strip().split("\n")[0] or type(original).__name__

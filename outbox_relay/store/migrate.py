@@ -1,0 +1,113 @@
+"""The outbox's own migrations, run from code: no ini file, and a version table that no other Alembic touches."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import sqlalchemy as sa
+from alembic import command
+from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy.exc import OperationalError
+
+from outbox_relay.errors import StoreAway, StoreError
+from outbox_relay.store.schema import build
+from outbox_relay.store.sql import POSTGRESQL
+
+if TYPE_CHECKING:
+    from outbox_relay.store.schema import Tables
+
+FOLDER = Path(__file__).parent / "migrations"
+LOCK_TIMEOUT = timedelta(seconds=5)
+
+
+def migrate(
+    engine: sa.Engine,
+    prefix: str = "outbox_",
+    schema: str | None = None,
+    *,
+    sql: bool = False,
+    lock_timeout: timedelta = LOCK_TIMEOUT,
+) -> None:
+    """Bring the tables to this version; does nothing where they are already.
+
+    Everything happens in one transaction. A lock that is not free within ``lock_timeout`` ends it: waiting for longer
+    would keep everybody else waiting behind it. With ``sql``, the statements for an empty database are printed
+    (to stdout) and nothing is run.
+
+    Raises:
+        StoreAway: a lock was not free in time, or the database is away.
+        StoreError: the tables belong to a newer version.
+    """
+    tables = build(prefix, schema)
+    config = _config(tables)
+    if sql:
+        config.attributes["dialect"] = engine.dialect.name
+        command.upgrade(config, "head", sql=True)
+        return
+    try:
+        with engine.begin() as connection:
+            _limit_waiting(connection, tables, lock_timeout)
+            config.attributes["connection"] = connection
+            _check_known(config, connection, tables)
+            if schema is not None and connection.dialect.name == POSTGRESQL:
+                connection.execute(sa.schema.CreateSchema(schema, if_not_exists=True))
+            command.upgrade(config, "head")
+    except OperationalError as error:
+        if _is_lock_timeout(error):
+            seconds = lock_timeout.total_seconds()
+            raise StoreAway(
+                f"gave up after {seconds:g} s: another transaction holds a lock on the outbox's tables. "
+                "Nothing was changed; end that transaction (see pg_stat_activity) or try again later"
+            ) from error
+        raise StoreAway(f"the database is away: {error.orig}") from error
+
+
+def current(connection: sa.Connection, tables: Tables) -> str | None:
+    """The revision that the database is at; None where the outbox was never migrated."""
+    options = {"version_table": version_table(tables), "version_table_schema": tables.metadata.schema}
+    return MigrationContext.configure(connection, opts=options).get_current_revision()
+
+
+def head(tables: Tables) -> str:
+    """The revision of this version of the code."""
+    revision = ScriptDirectory.from_config(_config(tables)).get_current_head()
+    assert revision is not None
+    return revision
+
+
+def version_table(tables: Tables) -> str:
+    return f"{tables.prefix}alembic_version"
+
+
+def _config(tables: Tables) -> Config:
+    config = Config()
+    config.set_main_option("script_location", str(FOLDER).replace("%", "%%"))
+    config.set_main_option("path_separator", "os")
+    config.attributes["tables"] = tables
+    return config
+
+
+def _limit_waiting(connection: sa.Connection, tables: Tables, lock_timeout: timedelta) -> None:
+    milliseconds = int(lock_timeout.total_seconds() * 1000)
+    if connection.dialect.name == POSTGRESQL:
+        connection.exec_driver_sql(f"SET LOCAL lock_timeout = {milliseconds}")
+        place = sa.func.hashtext(f"outbox_relay {tables.metadata.schema or ''}.{tables.prefix}")
+        connection.execute(sa.select(sa.func.pg_advisory_xact_lock(place)))  # two migrations take turns
+
+
+def _check_known(config: Config, connection: sa.Connection, tables: Tables) -> None:
+    revision = current(connection, tables)
+    known: set[Any] = {one.revision for one in ScriptDirectory.from_config(config).walk_revisions()}
+    if revision is not None and revision not in known:
+        raise StoreError(
+            f"the outbox's tables are at revision {revision}, which this version of outbox_relay does not know: "
+            "they belong to a newer one, so upgrade outbox_relay"
+        )
+
+
+def _is_lock_timeout(error: OperationalError) -> bool:
+    return getattr(error.orig, "sqlstate", None) == "55P03" or "database is locked" in str(error.orig)

@@ -1,0 +1,31 @@
+"""What Alembic runs for each command: the tables and the connection come from ``outbox_relay.store.migrate``."""
+
+from __future__ import annotations
+
+from alembic import context
+
+from outbox_relay.store.migrate import version_table
+
+tables = context.config.attributes["tables"]
+options = {
+    "target_metadata": tables.metadata,
+    "version_table": version_table(tables),
+    "version_table_schema": tables.metadata.schema,
+    "tables": tables,
+}
+
+if context.is_offline_mode():
+    context.configure(
+        dialect_name=context.config.attributes["dialect"],
+        literal_binds=True,
+        as_sql=True,
+        transactional_ddl=True,
+        output_buffer=context.config.output_buffer,
+        **options,
+    )
+    with context.begin_transaction():
+        context.run_migrations()
+else:
+    context.configure(connection=context.config.attributes["connection"], transactional_ddl=True, **options)
+    with context.begin_transaction():
+        context.run_migrations()
