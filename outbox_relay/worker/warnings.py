@@ -35,7 +35,7 @@ def warnings_of(app: Celery, pool: str, settings: Settings) -> Iterator[str]:
             "the solo pool sees only the message that it runs: what it has prefetched runs twice when it waits for "
             f"longer than outbox_queue_lease = {settings.queue_lease.total_seconds():g} s; write a longer one"
         )
-    endless = [task.name for task in tasks if task.acks_late and not task.acks_on_timeout]
+    endless = [task.name for task in tasks if task.acks_late and not _acks_on_timeout(task)]
     if endless:
         yield f"{_some(endless)} go back to the broker at their time limit, again and again (task_acks_on_timeout)"
     foreign = [task.name for task in tasks if getattr(task, "Strategy", STOCK_STRATEGY) != STOCK_STRATEGY]
@@ -44,6 +44,11 @@ def warnings_of(app: Celery, pool: str, settings: Settings) -> Iterator[str]:
             f"{_some(foreign)} have a worker strategy of their own, which may not report how they end; "
             "if their rows stay claimed, use outbox_settle_on = 'publish' for them"
         )
+
+
+def _acks_on_timeout(task: Any) -> bool:
+    """Celery before 5.7 has one attribute for failures and time limits."""
+    return bool(getattr(task, "acks_on_timeout", task.acks_on_failure_or_timeout))
 
 
 def _some(names: list[str]) -> str:
