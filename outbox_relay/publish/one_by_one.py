@@ -23,6 +23,15 @@ class OneByOnePublisher(Publisher):
     def __init__(self, connection: Connection, events: Events | None = None) -> None:
         self._connection = connection
         self._events = events
+        self._open = False
+
+    @property
+    def connected(self) -> bool:
+        return self._open
+
+    @property
+    def blocked(self) -> bool:
+        return False
 
     def publish(self, messages: Sequence[Outgoing], *, timeout: float) -> list[Receipt]:
         deadline = time.monotonic() + timeout
@@ -36,7 +45,7 @@ class OneByOnePublisher(Publisher):
             for receipt in receipts:
                 receipt.detail = repr(error)
             return receipts
-        self.connected = True
+        self._open = True
         for message, receipt in zip(messages, receipts, strict=True):
             if time.monotonic() >= deadline:
                 break
@@ -68,5 +77,5 @@ class OneByOnePublisher(Publisher):
             self.publish([], timeout=1)
 
     def close(self) -> None:
-        self.connected = False
+        self._open = False
         self._connection.release()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from kombu import Connection
 
 from outbox_relay.publish.one_by_one import OneByOnePublisher
+from outbox_relay.publish.rabbitmq import RabbitPublisher
 from outbox_relay.publish.receipts import Outcome, Publisher, Receipt
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Outcome", "Publisher", "Receipt", "expires_messages", "open_publisher"]
 
-HEARTBEAT = 30.0
+HEARTBEAT = 10.0  # a broker that has silently gone is noticed within two
 
 
 def open_publisher(
@@ -24,6 +25,8 @@ def open_publisher(
 ) -> Publisher:
     """Return the publisher for an app's broker, or for the broker of a connection (which itself stays unused)."""
     connection = source.clone() if isinstance(source, Connection) else source.connection_for_write()
+    if driver_type(connection) == "amqp":
+        return RabbitPublisher(connection, events, heartbeat)
     return OneByOnePublisher(connection, events)
 
 

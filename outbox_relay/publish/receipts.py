@@ -34,14 +34,17 @@ class Receipt:
 
 
 class Publisher(ABC):
-    """One connection to a broker, for publishing. One thread at a time; opened lazily in the process that uses it.
+    """One connection to a broker, for publishing. One thread at a time; opened lazily in the process that uses it."""
 
-    ``blocked``: the broker takes no messages at present (out of memory or disk). ``connected``: the connection is
-    open, as far as is known.
-    """
+    @property
+    @abstractmethod
+    def connected(self) -> bool:
+        """Whether the connection is open, as far as is known."""
 
-    blocked: bool = False
-    connected: bool = False
+    @property
+    @abstractmethod
+    def blocked(self) -> bool:
+        """Whether the broker has said that it takes no messages at present (it is out of memory or disk)."""
 
     @abstractmethod
     def publish(self, messages: Sequence[Outgoing], *, timeout: float) -> list[Receipt]:

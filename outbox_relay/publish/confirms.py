@@ -1,0 +1,107 @@
+"""Which messages are in flight on a channel, and what the broker says of them. No I/O."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from outbox_relay.publish.receipts import Outcome, Receipt
+
+if TYPE_CHECKING:
+    from outbox_relay.publish.envelope import Outgoing
+    from outbox_relay.publish.wire import Prepared
+
+
+class Item:
+    """A message on its way: ``outcome`` is None until something is known for good.
+
+    ``sent``: some of its bytes may have left. ``returned``: the broker found no queue for it. ``tag``: its delivery
+    tag while it is in flight.
+    """
+
+    __slots__ = ("detail", "message", "outcome", "prepared", "returned", "sent", "tag")
+
+    def __init__(self, message: Outgoing) -> None:
+        self.message = message
+        self.prepared: Prepared | None = None
+        self.outcome: Outcome | None = None
+        self.detail = ""
+        self.sent = False
+        self.returned = False
+        self.tag: int | None = None
+
+    @property
+    def size(self) -> int:
+        return len(self.message.body)
+
+    def end(self, outcome: Outcome, detail: str = "") -> None:
+        self.outcome, self.detail = outcome, detail
+
+    def receipt(self) -> Receipt:
+        open_outcome = Outcome.UNKNOWN if self.sent else Outcome.UNSENT
+        return Receipt(self.message.key, self.outcome or open_outcome, self.detail)
+
+
+class Confirms:
+    """The delivery tags of one channel in confirm mode.
+
+    Acknowledgements come out of order and for many at once, and a message that comes back is acknowledged as well:
+    so this is a table of open tags, and nothing here waits for the last one.
+    """
+
+    def __init__(self) -> None:
+        self._open: dict[int, Item] = {}
+        self._last = 0
+        self.bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def sent(self, item: Item) -> None:
+        """Note that ``item`` is the channel's next message."""
+        self._last += 1
+        item.tag = self._last
+        item.sent = True
+        item.returned = False
+        self._open[self._last] = item
+        self.bytes += item.size
+
+    def acknowledged(self, tag: int, multiple: bool) -> None:
+        for item in self._close(tag, multiple=multiple):
+            if item.returned:
+                item.sent = False  # it came back: the broker surely does not have it
+            else:
+                item.end(Outcome.CONFIRMED)
+
+    def refused(self, tag: int, multiple: bool) -> None:
+        for item in self._close(tag, multiple=multiple):
+            item.end(Outcome.REFUSED, "the broker refused it (basic.nack): its queue is full or failing")
+
+    def returned(self, identity: str, text: str) -> None:
+        """Note that a message came back; its acknowledgement follows."""
+        for item in self._open.values():
+            if not item.returned and item.message.identity == identity:
+                item.returned, item.detail = True, text
+                return
+
+    def abandon(self) -> None:
+        """The channel is gone: nobody will say any more what became of these."""
+        for item in self._open.values():
+            item.tag = None
+        self._open.clear()
+        self._last = self.bytes = 0
+
+    def _close(self, tag: int, *, multiple: bool) -> list[Item]:
+        if not multiple:
+            item = self._open.pop(tag, None)
+            closed = [] if item is None else [item]
+        else:
+            tags = []
+            for one in self._open:  # tags ascend
+                if one > tag:
+                    break
+                tags.append(one)
+            closed = [self._open.pop(one) for one in tags]
+        for item in closed:
+            item.tag = None
+            self.bytes -= item.size
+        return closed

@@ -1,0 +1,291 @@
+"""The publisher for RabbitMQ: many messages in flight, each confirmed."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import time
+from collections import deque
+from typing import TYPE_CHECKING
+
+from outbox_relay.publish.confirms import Item
+from outbox_relay.publish.link import ChannelLostError, Link, LinkLostError
+from outbox_relay.publish.receipts import Outcome, Publisher
+from outbox_relay.publish.wire import HEADER_FRAME_OVERHEAD, UnsendableError, prepare
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from kombu import Connection
+
+    from outbox_relay.events import Events
+    from outbox_relay.publish.envelope import Outgoing
+    from outbox_relay.publish.receipts import Receipt
+    from outbox_relay.publish.wire import Prepared
+
+CHUNK = 32 * 1024  # bytes that leave with one write
+WINDOW = 512 * 1024  # bytes in flight: what a broker that blocks may leave in doubt
+LARGE = 1024 * 1024  # a body of this size travels alone: a refusal for its size closes the channel under the others
+QUIET = 1.0  # after so many silent seconds one message goes ahead, to learn whether the broker blocks
+PATIENCE = 2.0  # seconds to look for a broker that is away
+BLOCKED_GRACE = 1.0  # seconds to wait for the confirms of what left just before the broker blocked
+KEPT_IN_DOUBT = 10_000
+
+RETRY_INTERVAL = 1.0  # seconds between two looks for a broker that is away, while idle
+
+NOT_FOUND = 404
+MESSAGE_FAULTS = frozenset((311, 406, 540))  # content too large, precondition failed, not implemented
+CONTENT_FAULTS = frozenset((501, 502, 503, 505))  # frames that the broker cannot read
+TOO_LARGE = re.compile(r"message size \d+ .*max(?:imum)?(?: message)? size (\d+)")
+
+
+class RabbitPublisher(Publisher):
+    """Publish with confirms and ``mandatory``, up to a window of messages at once.
+
+    A message whose confirm did not come in time is remembered for as long as its channel lives: publishing it again
+    waits for that confirm, and does not send it twice.
+    """
+
+    def __init__(self, connection: Connection, events: Events | None = None, heartbeat: float = 30.0) -> None:
+        self._link = Link(connection, events, heartbeat)
+        self._in_doubt: dict[str, Item] = {}
+        self._max_size: int | None = None
+        self._tried_at = self._confirmed_at = float("-inf")
+
+    @property
+    def connected(self) -> bool:
+        return self._link.connected
+
+    @property
+    def blocked(self) -> bool:
+        return self._link.blocked
+
+    # -- publish --------------------------------------------------------------------------------------------------
+
+    def publish(self, messages: Sequence[Outgoing], *, timeout: float) -> list[Receipt]:
+        deadline = time.monotonic() + timeout
+        items = [self._take(message) for message in messages]
+        losses = 0
+        while waiting := open_items(items):
+            left = deadline - time.monotonic()
+            if left <= 0 or (losses and not self._link.connected and not any(item.sent for item in waiting)):
+                break
+            try:
+                self._link.open(left if losses else min(left, PATIENCE))
+                self._publish_all(waiting, deadline, singly=losses > 1)
+                break
+            except (LinkLostError, ChannelLostError) as error:
+                losses += 1
+                self._max_size = None
+                for item in waiting:
+                    item.detail = item.detail or str(error)
+                time.sleep(min(0.02 * 2**losses, 1.0, max(deadline - time.monotonic(), 0)))
+        self._remember(items)
+        return [item.receipt() for item in items]
+
+    def _take(self, message: Outgoing) -> Item:
+        """Begin with a message, or go on with it where it is in doubt since an earlier call."""
+        item = self._in_doubt.pop(message.identity, None) or Item(message)
+        item.message = message
+        return item
+
+    def _remember(self, items: Iterable[Item]) -> None:
+        self._in_doubt.update((item.message.identity, item) for item in items if item.tag is not None)
+        while len(self._in_doubt) > KEPT_IN_DOUBT:
+            del self._in_doubt[next(iter(self._in_doubt))]
+
+    def _publish_all(self, items: Sequence[Item], deadline: float, *, singly: bool) -> None:
+        for run in runs((item for item in items if item.tag is None), singly=singly):
+            if not self._may_send(deadline):
+                break
+            try:
+                self._publish_run(run, deadline)
+            except LinkLostError as error:
+                if singly and run[0].sent and error.code in CONTENT_FAULTS:
+                    run[0].end(Outcome.UNSENDABLE, f"the broker closed the connection over it: {error}")
+                raise
+        self._wait_for(items, deadline)
+
+    def _publish_run(self, run: Sequence[Item], deadline: float) -> None:
+        """Publish messages that go through one exchange; declare what is missing, and publish once more."""
+        self._declare([item for item in run if item.message.target.exchange], again=False)
+        for last in (False, True):
+            run = open_items(run)
+            if not run or not self._may_send(deadline):
+                return
+            try:
+                self._transmit(run, deadline)
+            except ChannelLostError as error:
+                run = open_items(run)
+                if error.code != NOT_FOUND:
+                    self._after_refusal(run, error, deadline)
+                    return
+                for item in run:
+                    item.returned, item.detail = True, str(error)
+            run = [item for item in open_items(run) if item.returned and item.tag is None]
+            if last:
+                for item in run:
+                    item.end(Outcome.UNROUTABLE, item.detail)
+            else:
+                self._declare(run, again=True)
+
+    def _after_refusal(self, run: Sequence[Item], error: ChannelLostError, deadline: float) -> None:
+        """The broker closed the channel over one message of ``run``, and does not say over which."""
+        if len(run) == 1:
+            outcome = Outcome.UNSENDABLE if error.code in MESSAGE_FAULTS else Outcome.REFUSED
+            run[0].end(outcome, str(error))
+            return
+        if match := TOO_LARGE.search(str(error)):
+            self._max_size = int(match[1])
+        for item in run:
+            self._publish_run([item], deadline)
+
+    # -- send and wait --------------------------------------------------------------------------------------------
+
+    def _may_send(self, deadline: float) -> bool:
+        return not self._link.blocked and time.monotonic() < deadline
+
+    def _transmit(self, run: Sequence[Item], deadline: float) -> None:
+        """Send messages as long as the broker takes them, and wait for their confirms."""
+        link = self._link
+        if len(run) > 1 and time.monotonic() - self._confirmed_at > QUIET:
+            self._transmit(run[:1], deadline)
+            run = run[1:]
+        frames, confirms, channel_id = link.frames, link.confirms, link.channel_id
+        sent: deque[Item] = deque()
+        for item in run:
+            prepared = item.prepared or self._prepare(item)
+            if prepared is None:
+                continue
+            if not frames.size and not self._may_send(deadline):
+                break
+            frames.add(channel_id, prepared)
+            confirms.sent(item)
+            sent.append(item)
+            if frames.size >= CHUNK:
+                link.flush(deadline)
+                while link.read(0):
+                    pass
+                while confirms.bytes > WINDOW and self._may_send(deadline):
+                    self._listen(deadline)
+        if frames.size:
+            link.flush(deadline)
+        self._wait_for(sent, deadline)
+
+    def _prepare(self, item: Item) -> Prepared | None:
+        """Encode a message, or settle that it cannot be sent."""
+        try:
+            prepared = prepare(item.message)
+            if self._max_size is not None and item.size > self._max_size:
+                raise UnsendableError(f"the body has {item.size} bytes, and the broker allows {self._max_size}")
+            if len(prepared.header) + HEADER_FRAME_OVERHEAD > self._link.frame_max:
+                raise UnsendableError(
+                    f"headers and properties take {len(prepared.header)} bytes, and the broker allows a frame of "
+                    f"{self._link.frame_max}"
+                )
+        except UnsendableError as error:
+            item.end(Outcome.UNSENDABLE, str(error))
+            return None
+        item.prepared = prepared
+        return prepared
+
+    def _wait_for(self, items: Iterable[Item], deadline: float) -> None:
+        """Read until none of ``items`` is in flight; while the broker blocks, not for long."""
+        in_flight = deque(item for item in items if item.tag is not None)
+        if not in_flight:
+            return
+        while in_flight and (now := time.monotonic()) < deadline:
+            if self._link.blocked:
+                deadline = min(deadline, now + BLOCKED_GRACE)
+            self._listen(deadline)
+            while in_flight and in_flight[0].tag is None:
+                in_flight.popleft()
+        self._confirmed_at = time.monotonic()
+
+    def _listen(self, deadline: float) -> None:
+        if not self._link.read(min(max(deadline - time.monotonic(), 0), 1.0)):
+            self._link.beat()
+
+    def _declare(self, items: Sequence[Item], *, again: bool) -> None:
+        """Declare the queues that ``items`` are meant for; settle those whose declaration the broker refuses.
+
+        A queue behind the default exchange is declared only when a message to it came back: then it is missing, and the
+        declaration cannot contradict a queue that is there.
+        """
+        refusals: dict[tuple[str, str], str | None] = {}
+        for item in items:
+            target = item.message.target
+            key = (target.exchange, target.queue.name)
+            if not again and key in self._link.declared:
+                continue
+            if key not in refusals:
+                refusals[key] = self._link.declare(target.queue)
+                if refusals[key] is None:
+                    self._link.declared.add(key)
+            if (refusal := refusals[key]) is not None:
+                item.end(Outcome.REFUSED, f"queue {target.queue.name!r} cannot be declared: {refusal}")
+
+    # -- look after the connection --------------------------------------------------------------------------------
+
+    def pulse(self) -> None:
+        link = self._link
+        was_connected = link.connected
+        try:
+            if was_connected or self._is_time_to_try():
+                link.open(0)
+                while link.read(0):
+                    pass
+                link.beat()
+        except ChannelLostError:
+            pass  # the next publish meets a new channel
+        except LinkLostError:
+            if was_connected:
+                self._reconnect()
+        self._forget_lost_doubts()
+
+    def _is_time_to_try(self) -> bool:
+        now = time.monotonic()
+        if now - self._tried_at < RETRY_INTERVAL:
+            return False
+        self._tried_at = now
+        return True
+
+    def _reconnect(self) -> None:
+        self._tried_at = time.monotonic()
+        with contextlib.suppress(LinkLostError):  # told as an event; the next pulse tries again
+            self._link.open(0)
+
+    def _forget_lost_doubts(self) -> None:
+        """Forget messages whose confirm can no longer come, for their channel is gone."""
+        lost = [key for key, item in self._in_doubt.items() if item.tag is None and item.outcome is None]
+        for key in lost:
+            del self._in_doubt[key]
+
+    def close(self) -> None:
+        self._link.close()
+        self._in_doubt.clear()
+
+
+def open_items(items: Iterable[Item]) -> list[Item]:
+    return [item for item in items if item.outcome is None]
+
+
+def runs(items: Iterable[Item], *, singly: bool = False) -> list[list[Item]]:
+    """Part messages into runs that are confirmed one after the other.
+
+    A run goes through one exchange, so that a missing exchange closes the channel under its own messages alone; a large
+    message is a run of its own for the same reason. Within a queue the order stays.
+    """
+    parted: list[list[Item]] = []
+    current: dict[str, list[Item]] = {}
+    for item in items:
+        exchange = item.message.target.exchange
+        if singly or item.size >= LARGE:
+            parted.append([item])
+            current.pop(exchange, None)
+        elif exchange in current:
+            current[exchange].append(item)
+        else:
+            current[exchange] = [item]
+            parted.append(current[exchange])
+    return parted
