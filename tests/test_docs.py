@@ -1,0 +1,47 @@
+"""The documentation says what the code does: generated parts are current, tables are whole, links lead somewhere."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.support.documents import DOCS, GENERATED, ROOT, defaults, rendered
+
+PAGES = sorted([*DOCS.glob("*.md"), *ROOT.glob("*.md")])
+
+
+def rows(page: Path, first: str) -> dict[str, list[str]]:
+    """The rows of the tables of a page whose first cell is code that starts with ``first``."""
+    found: dict[str, list[str]] = {}
+    for line in page.read_text().splitlines():
+        cells = [cell.strip() for cell in line.strip().strip("|").split(" | ")]
+        if line.startswith(f"| `{first}"):
+            found[cells[0].strip("`")] = cells[1:]
+    return found
+
+
+@pytest.mark.parametrize("file", sorted(GENERATED))
+def test_generated_parts_are_current(file: str) -> None:
+    assert (DOCS / file).read_text() == rendered(file), "run `make docs`"
+
+
+def test_the_settings_table_has_every_key_with_its_default() -> None:
+    table = rows(DOCS / "settings.md", "outbox_")
+    assert {key: cells[0].strip("`") for key, cells in table.items()} == defaults()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_between_pages_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):
+        if not target.startswith(("http:", "https:")):
+            assert (page.parent / target).exists(), f"{page.name} points to {target}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_settings_that_a_page_names_exist(page: Path) -> None:
+    tables = {"outbox_row", "outbox_namespace", "outbox_hold", "outbox_worker", "outbox_once", "outbox_meta"}
+    names = set(re.findall(r"\boutbox_[a-z_]+\b", page.read_text()))
+    known = set(defaults()) | tables | {"outbox_relay", "outbox_event", "outbox_fields", "outbox_aside"}
+    assert not names - known - {name for name in names if name.startswith("outbox_alembic")}
