@@ -10,8 +10,8 @@ import sqlalchemy as sa
 
 from outbox_relay.core.planning import Watermark, share
 from outbox_relay.core.row import Batch, ClaimedRow, Message
-from outbox_relay.store import statements
 from outbox_relay.store.sql import POSTGRESQL, clock, values
+from outbox_relay.store.statements import claiming, publishing
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -55,7 +55,7 @@ class Claims:
     def _claim_all(self, connection: sa.Connection, limit: int, taking: dict[str, Any]) -> Batch | None:
         """Claim in one statement; None where there are several namespaces."""
         parameters = {"limit": limit, "since": self._watermark.since(""), **taking}
-        found = connection.execute(statements.claim_all(self._db.tables), parameters).mappings().all()
+        found = connection.execute(claiming.claim_all(self._db.tables), parameters).mappings().all()
         look = found[0]
         if look["namespaces"] > 1:
             self._several = True
@@ -73,7 +73,7 @@ class Claims:
         dialect, tables, watermark = self._db.dialect, self._db.tables, self._watermark
         marks = values(dialect, "marks", namespace=list(watermark.marks), since=list(watermark.marks.values()))
         probe = {"limit": limit, "turn": self._turn, "since": watermark.floor, **marks}
-        looks = connection.execute(statements.due_namespaces(tables, dialect), probe).mappings().all()
+        looks = connection.execute(claiming.due_namespaces(tables, dialect), probe).mappings().all()
         self._several = looks[0]["namespaces"] > 1
         due = {one["namespace"]: one["rows"] for one in looks if one["namespace"] is not None}
         shares = share(due, limit)
@@ -92,7 +92,7 @@ class Claims:
         taking = {**taking, **plan}
         if dialect != POSTGRESQL:
             taking["most"] = max(shares.values())
-        rows = connection.execute(statements.claim_shares(tables, dialect), taking).mappings().all()
+        rows = connection.execute(claiming.claim_shares(tables, dialect), taking).mappings().all()
         taken: dict[str, list[Any]] = {}
         for one in rows:
             taken.setdefault(one["namespace"], []).append(one["visible_after"])
@@ -106,7 +106,7 @@ class Claims:
 
     def next_due_in(self) -> timedelta | None:
         with self._db.begin() as connection:
-            due, now = connection.execute(statements.next_due(self._db.tables)).one()
+            due, now = connection.execute(claiming.next_due(self._db.tables)).one()
         return None if due is None else max(due - now, timedelta(0))
 
     def now(self) -> datetime:
@@ -124,27 +124,27 @@ class Claims:
             if open_:
                 parameters = self._claims([one.claim for one in open_], to=[one.to for one in open_])
                 parameters["lease"] = queue_lease.total_seconds()
-                changed += self._write(connection, statements.mark_published, parameters)
+                changed += self._write(connection, publishing.mark_published, parameters)
             if final:
                 parameters = self._claims([one.claim for one in final])
-                changed += self._write(connection, statements.mark_final, parameters)
+                changed += self._write(connection, publishing.mark_final, parameters)
         return changed
 
     def release(self, claims: Sequence[Claim]) -> int:
-        return self._settle(claims, statements.release)
+        return self._settle(claims, publishing.release)
 
     def postpone(self, claims: Sequence[Claim], delay: timedelta, reason: str) -> int:
-        return self._settle(claims, statements.postpone, delay=delay.total_seconds(), reason=reason)
+        return self._settle(claims, publishing.postpone, delay=delay.total_seconds(), reason=reason)
 
     def expire(self, claims: Sequence[Claim]) -> int:
-        return self._settle(claims, statements.expire, reason=EXPIRED)
+        return self._settle(claims, publishing.expire, reason=EXPIRED)
 
     def fail_unsendable(self, failures: Sequence[tuple[Claim, str]]) -> int:
         if not failures:
             return 0
         parameters = self._claims([claim for claim, _ in failures], reason=[reason for _, reason in failures])
         with self._db.begin() as connection:
-            return self._write(connection, statements.fail_unsendable, parameters)
+            return self._write(connection, publishing.fail_unsendable, parameters)
 
     def _settle(self, claims: Sequence[Claim], statement: Any, **parameters: Any) -> int:
         if not claims:

@@ -12,8 +12,8 @@ from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, StatementError
 from outbox_relay.core.lifecycle import Event, Status
 from outbox_relay.core.row import RowState
 from outbox_relay.core.settlement import Reporter, Stale, decide, encode_settlements, storable
-from outbox_relay.store import statements
 from outbox_relay.store.sql import POSTGRESQL, values
+from outbox_relay.store.statements import settling as statements
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

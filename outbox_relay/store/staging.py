@@ -6,14 +6,13 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
 
 from outbox_relay.core.placement import DEFAULT_NAMESPACE
 from outbox_relay.core.row import Staged
 from outbox_relay.errors import DispatchKeyConflict, StagingError, StoreError
 from outbox_relay.store.engine import MIGRATE_HINT, is_missing_table
-from outbox_relay.store.schema import Instant
-from outbox_relay.store.sql import POSTGRESQL, SQLITE, after, clock, given, latest, values
+from outbox_relay.store.sql import POSTGRESQL, SQLITE, values
+from outbox_relay.store.statements import staging as statements
 from outbox_relay.store.wake import channel_name
 
 if TYPE_CHECKING:
@@ -22,37 +21,8 @@ if TYPE_CHECKING:
     from outbox_relay.core.row import NewRow
     from outbox_relay.store.schema import Tables
 
-statement = lru_cache(maxsize=64)
-
 PAGE = 1_000
 """Rows a statement."""
-
-COLUMNS: dict[str, Any] = {
-    "namespace": sa.Text(),
-    "dispatch_key": sa.Text(),
-    "content_hash": sa.LargeBinary(),
-    "workflow_id": sa.Text(),
-    "run_id": sa.Text(),
-    "ordinal": sa.BigInteger(),
-    "task_queue": sa.Text(),
-    "node": sa.Text(),
-    "exchange": sa.Text(),
-    "routing_key": sa.Text(),
-    "task": sa.Text(),
-    "task_id": sa.Text(),
-    "body": sa.LargeBinary(),
-    "content_type": sa.Text(),
-    "content_encoding": sa.Text(),
-    "headers": sa.LargeBinary(),
-    "properties": sa.LargeBinary(),
-    "retries": sa.Integer(),
-    "max_attempts": sa.Integer(),
-    "settle_on": sa.Text(),
-    "expires_at": Instant(),
-}
-"""The columns that staging writes as they are given; when the row is due is worked out by the database."""
-
-_DUE: dict[str, Any] = {"due_at": Instant(), "delay": sa.Float()}
 
 
 def insert_rows(
@@ -109,7 +79,9 @@ def _namespaces(connection: sa.Connection, tables: Tables, rows: Iterable[_Key],
     if not names or open_namespaces:
         return names
     parameters = values(connection.dialect.name, "names", namespace=names)
-    registered = set(connection.execute(registered_namespaces(tables, connection.dialect.name), parameters).scalars())
+    registered = set(
+        connection.execute(statements.registered_namespaces(tables, connection.dialect.name), parameters).scalars()
+    )
     if unknown := [name for name in names if name not in registered]:
         raise StagingError(
             f"namespace {unknown[0]!r} is not known, and namespaces are closed here: "
@@ -159,20 +131,35 @@ def _insert_page(
     parameters: Any
     if dialect == SQLITE:
         if fresh:
-            connection.execute(mint_namespaces(tables), [{"fresh": name} for name in fresh])
+            connection.execute(statements.mint_namespaces(tables), [{"fresh": name} for name in fresh])
         parameters = [_parameters(row) for row in page]
-        return connection.execute(insert_values(tables, dialect), parameters).all()
+        return connection.execute(statements.insert_values(tables, dialect), parameters).all()
     channel = channel_name(tables) if wake else None
     if len(page) == 1:
-        statement_ = insert_values(tables, dialect, bool(fresh), channel)
+        if not fresh and _speaks_psycopg(connection):
+            sql = _insert_one_sql(tables, channel, connection.dialect)
+            return connection.exec_driver_sql(sql, _parameters(page[0])).all()
+        statement = statements.insert_values(tables, dialect, bool(fresh), channel)
         parameters = _parameters(page[0])
     else:
-        statement_ = insert_arrays(tables, bool(fresh), channel)
+        statement = statements.insert_arrays(tables, bool(fresh), channel)
         columns = list(zip(*(_parameters(row).values() for row in page), strict=True))
-        parameters = values(dialect, "rows", **dict(zip((*COLUMNS, *_DUE), columns, strict=True)))
+        parameters = values(dialect, "rows", **dict(zip((*statements.COLUMNS, *statements.DUE), columns, strict=True)))
     if fresh:
         parameters.update(values(dialect, "fresh", namespace=fresh))
-    return connection.execute(statement_, parameters).all()
+    return connection.execute(statement, parameters).all()
+
+
+def _speaks_psycopg(connection: sa.Connection) -> bool:
+    """Whether a statement may be handed over as text: nothing in it is left for SQLAlchemy to translate."""
+    plain = not connection.get_execution_options().get("schema_translate_map")
+    return plain and connection.dialect.driver == "psycopg"
+
+
+@lru_cache(maxsize=64)
+def _insert_one_sql(tables: Tables, channel: str | None, dialect: sa.Dialect) -> str:
+    """The insert of one row as text. To find it in SQLAlchemy's own cache takes longer than a local server's answer."""
+    return str(statements.insert_values(tables, POSTGRESQL, False, channel).compile(dialect=dialect))
 
 
 def _parameters(row: NewRow) -> dict[str, Any]:
@@ -209,7 +196,7 @@ def _look_up(connection: sa.Connection, tables: Tables, keys: Sequence[_Key]) ->
     for start in range(0, len(keys), PAGE):
         namespaces, dispatch_keys = zip(*keys[start : start + PAGE], strict=True)
         parameters = values(dialect, "keys", namespace=namespaces, dispatch_key=dispatch_keys)
-        yield from connection.execute(rows_of_keys(tables, dialect), parameters)
+        yield from connection.execute(statements.rows_of_keys(tables, dialect), parameters)
 
 
 def _take_back(connection: sa.Connection, tables: Tables, known: dict[_Key, Staged]) -> None:
@@ -217,7 +204,9 @@ def _take_back(connection: sa.Connection, tables: Tables, known: dict[_Key, Stag
     dialect = connection.dialect.name
     created = [one.row_id for one in known.values() if one.created]
     for start in range(0, len(created), PAGE):
-        connection.execute(take_back(tables, dialect), values(dialect, "ids", id=created[start : start + PAGE]))
+        connection.execute(
+            statements.take_back(tables, dialect), values(dialect, "ids", id=created[start : start + PAGE])
+        )
 
 
 def _conflict(row: NewRow) -> DispatchKeyConflict:
@@ -225,85 +214,3 @@ def _conflict(row: NewRow) -> DispatchKeyConflict:
         f"dispatch key {row.dispatch_key!r} of namespace {row.namespace!r} is taken by a row with another task, "
         "other arguments or another route: stage the same content again, or use another key"
     )
-
-
-# -- the statements --------------------------------------------------------------------------------------------------
-
-
-def _instants(source: Any) -> dict[str, Any]:
-    """When the row is due: never before it is staged, so that relays need not look far back for new rows."""
-    asked = sa.func.coalesce(source["due_at"], after(source["delay"], clock()))
-    return {"visible_after": latest(clock(), sa.type_coerce(asked, Instant())), "created_at": clock()}
-
-
-def _returning(insert: Any, tables: Tables, channel: str | None) -> Any:
-    """A notification is folded into RETURNING: it costs no statement, and none goes out where nothing was inserted."""
-    row = tables.row
-    notify = [] if channel is None else [sa.func.pg_notify(sa.literal_column(f"'{channel}'"), sa.literal_column("''"))]
-    return insert.returning(row.c.id, row.c.namespace, row.c.dispatch_key, *notify)
-
-
-def _minting(tables: Tables) -> sa.CTE:
-    names = given(POSTGRESQL, "fresh", namespace=sa.Text())
-    source = sa.select(names.c.namespace, clock()).order_by(names.c.namespace)
-    insert = postgresql.insert(tables.namespace).from_select(["namespace", "created_at"], source)
-    return insert.on_conflict_do_nothing().cte("minted")
-
-
-@statement
-def mint_namespaces(tables: Tables) -> sa.Insert:
-    """SQLite: register namespaces at their first use."""
-    insert = sqlite.insert(tables.namespace).values(
-        namespace=sa.bindparam("fresh", type_=sa.Text()), created_at=clock()
-    )
-    return insert.on_conflict_do_nothing()
-
-
-@statement
-def insert_values(tables: Tables, dialect: str, fresh: bool = False, channel: str | None = None) -> sa.Insert:
-    """Insert a row (SQLite: rows); one whose key is taken is left out, and the transaction goes on."""
-    insert: Any = (postgresql if dialect == POSTGRESQL else sqlite).insert(tables.row)
-    binds = {name: sa.bindparam(name, type_=type_) for name, type_ in (COLUMNS | _DUE).items()}
-    insert = insert.values({name: binds[name] for name in COLUMNS} | _instants(binds)).on_conflict_do_nothing()
-    if fresh:
-        insert = insert.add_cte(_minting(tables))
-    inserted: sa.Insert = _returning(insert, tables, channel)
-    return inserted
-
-
-@statement
-def insert_arrays(tables: Tables, fresh: bool = False, channel: str | None = None) -> sa.Insert:
-    """PostgreSQL: insert many rows, one array a column, so that the SQL is the same for any number of them."""
-    rows = given(POSTGRESQL, "rows", **COLUMNS, **_DUE)
-    instants = _instants(rows.c)
-    source = sa.select(*(rows.c[name] for name in COLUMNS), *instants.values())
-    insert: Any = postgresql.insert(tables.row).from_select([*COLUMNS, *instants], source).on_conflict_do_nothing()
-    if fresh:
-        insert = insert.add_cte(_minting(tables))
-    inserted: sa.Insert = _returning(insert, tables, channel)
-    return inserted
-
-
-@statement
-def rows_of_keys(tables: Tables, dialect: str) -> sa.Select[Any]:
-    """The rows that have the keys already. A statement of its own: only a later one sees what the insert waited for."""
-    row = tables.row
-    keys = given(dialect, "keys", namespace=sa.Text(), dispatch_key=sa.Text())
-    same = sa.and_(row.c.namespace == keys.c.namespace, row.c.dispatch_key == keys.c.dispatch_key)
-    columns = (row.c.id, row.c.namespace, row.c.dispatch_key, row.c.task_id, row.c.content_hash)
-    return sa.select(*columns).select_from(row.join(keys, same))
-
-
-@statement
-def registered_namespaces(tables: Tables, dialect: str) -> sa.Select[Any]:
-    """Which of the names are registered."""
-    names = given(dialect, "names", namespace=sa.Text())
-    column = tables.namespace.c.namespace
-    return sa.select(column).select_from(tables.namespace.join(names, column == names.c.namespace))
-
-
-@statement
-def take_back(tables: Tables, dialect: str) -> sa.Delete:
-    """Delete rows that this transaction has inserted."""
-    ids = given(dialect, "ids", id=sa.BigInteger())
-    return sa.delete(tables.row).where(tables.row.c.id.in_(sa.select(ids.c.id)))

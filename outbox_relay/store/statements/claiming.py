@@ -1,0 +1,199 @@
+"""Look for due rows and claim them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import sqlalchemy as sa
+
+from outbox_relay.store.schema import Instant
+from outbox_relay.store.sql import POSTGRESQL, after, given, literal, new_token, now
+from outbox_relay.store.statements.parts import cleared, due, number, statement
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from outbox_relay.store.schema import Tables
+
+
+def _size(row: sa.FromClause) -> sa.ColumnElement[int]:
+    """What a row will weigh in the relay's memory; the lengths are read without fetching the values."""
+    return sa.func.length(row.c.body) + sa.func.length(row.c.headers) + sa.func.length(row.c.properties)
+
+
+_MESSAGE = ("task", "task_id", "task_queue", "exchange", "routing_key", "body", "content_type", "content_encoding")
+CLAIMED_COLUMNS = (
+    *("id", "claim_token", "namespace", "node", *_MESSAGE, "headers", "properties"),
+    *("attempt", "retries", "settle_on", "visible_after"),
+)
+
+
+def _take(tables: Tables, fits: sa.FromClause) -> sa.Update:
+    row = tables.row
+    return (
+        sa.update(row)
+        .where(row.c.id == fits.c.id)
+        .values(
+            {
+                **cleared(),
+                "status": literal("claimed"),
+                "claim_token": new_token(),
+                "claimed_at": now(),
+                "claimed_by": sa.bindparam("by", type_=sa.Uuid()),
+                "lease_until": after(sa.bindparam("lease", type_=sa.Float())),
+            }
+        )
+        .returning(
+            *(row.c[name] for name in CLAIMED_COLUMNS),
+            sa.func.coalesce(row.c.expires_at <= now(), sa.false()).label("expired"),
+        )
+    )
+
+
+def _within_bytes(found: sa.FromClause, *order: sa.ColumnElement[Any]) -> sa.CTE:
+    """As many of the found rows as fit into memory together, and always the first: a running sum of their sizes."""
+    before = (sa.func.sum(found.c.size).over(order_by=order, rows=(None, 0)) - found.c.size).label("before")
+    measured = sa.select(found.c.id, before).subquery("measured")
+    return (
+        sa.select(measured.c.id).where(measured.c.before < sa.bindparam("max_bytes", type_=sa.BigInteger())).cte("fits")
+    )
+
+
+@statement
+def claim_all(tables: Tables) -> sa.Select[Any]:
+    """PostgreSQL: claim what is due while one namespace is registered, and say how many there are.
+
+    One statement does it, because the update is a part of a select whose first columns come back even when nothing
+    is due: the instant of the look, for the watermark, the number of namespaces and of due rows that were seen. With
+    more than one namespace it claims nothing, since it could not be fair. SKIP LOCKED lets relays claim side by side.
+    """
+    row, namespace = tables.row, tables.namespace
+    registered = sa.select(sa.func.count()).select_from(namespace).scalar_subquery()
+    limit = sa.bindparam("limit", type_=sa.BigInteger())
+    found = (
+        sa.select(row.c.id, row.c.visible_after, _size(row).label("size"))
+        .where(due(tables), row.c.visible_after <= now(), row.c.visible_after >= sa.bindparam("since", type_=Instant()))
+        .where(registered <= number(1))
+        .order_by(row.c.visible_after, row.c.id)
+        .limit(limit)
+        .with_for_update(skip_locked=True)
+        .cte("found")
+    )
+    claimed = _take(tables, _within_bytes(found, found.c.visible_after, found.c.id)).cte("claimed")
+    seen = sa.select(sa.func.count()).select_from(found).scalar_subquery()
+    look = sa.select(now().label("now"), registered.label("namespaces"), seen.label("seen")).subquery("look")
+    return sa.select(look, claimed).select_from(look.outerjoin(claimed, sa.true()))
+
+
+@statement
+def due_namespaces(tables: Tables, dialect: str) -> sa.Select[Any]:
+    """Which namespaces have due rows, in the order of their turn, and how many (counted only as far as it matters).
+
+    It asks the registry, not the rows: one probe of an index a namespace, where DISTINCT would read every due row.
+    Of at most ``limit`` namespaces, each is counted up to ten times its part, so that the count reads no more
+    than about ten batches. Like :func:`claim_all` it gives one row even when nothing is due.
+    """
+    row, namespace = tables.row, tables.namespace
+    limit = sa.bindparam("limit", type_=sa.BigInteger())
+    turn = sa.bindparam("turn", type_=sa.Text())
+    marks = given(dialect, "marks", namespace=sa.Text(), since=Instant())
+    since = sa.func.coalesce(marks.c.since, sa.bindparam("since", type_=Instant()))
+    known = (
+        sa.select(namespace.c.namespace, sa.type_coerce(since, Instant()).label("since"))
+        .select_from(namespace.outerjoin(marks, marks.c.namespace == namespace.c.namespace))
+        .subquery("known")
+    )
+
+    def rows_of(source: sa.FromClause) -> sa.Select[Any]:
+        return sa.select(number(1).label("one")).where(
+            due(tables),
+            row.c.namespace == source.c.namespace,
+            row.c.visible_after <= now(),
+            row.c.visible_after >= source.c.since,
+        )
+
+    active = (
+        sa.select(known.c.namespace, known.c.since)
+        .where(rows_of(known).correlate(known).exists())
+        .order_by(known.c.namespace <= turn, known.c.namespace)
+        .limit(limit)
+        .cte("active")
+    )
+    actives = sa.func.count(type_=sa.BigInteger())
+    part = (limit + actives - number(1)) // sa.func.nullif(actives, number(0))  # rounded up
+    cap = sa.select(part * number(10)).select_from(active).scalar_subquery()
+    some = rows_of(active).correlate(active).limit(cap).subquery("some")
+    rows = sa.select(sa.func.count()).select_from(some).correlate(active).scalar_subquery()
+    registered = sa.select(sa.func.count()).select_from(namespace).scalar_subquery()
+    look = sa.select(now().label("now"), registered.label("namespaces")).subquery("look")
+    counted = sa.select(active.c.namespace, rows.label("rows")).subquery("counted")
+    return (
+        sa.select(look, counted)
+        .select_from(look.outerjoin(counted, sa.true()))
+        .order_by(counted.c.namespace <= turn, counted.c.namespace)
+    )
+
+
+@statement
+def claim_shares(tables: Tables, dialect: str) -> sa.Update:
+    """Claim, of each namespace in the plan, the rows that are its share; oldest first within each.
+
+    The byte limit goes round the namespaces too: first rows first. PostgreSQL locks, in a LATERAL, exactly the rows
+    that it takes; SQLite, which has no LATERAL and nobody to lock out, numbers the head of each namespace.
+    """
+    row = tables.row
+    plan = given(dialect, "plan", namespace=sa.Text(), share=sa.BigInteger(), since=Instant())
+    head = sa.select(row.c.id, row.c.namespace, row.c.visible_after, _size(row).label("size")).where(
+        due(tables),
+        row.c.namespace == plan.c.namespace,
+        row.c.visible_after <= now(),
+        row.c.visible_after >= plan.c.since,
+    )
+    if dialect == POSTGRESQL:
+        taken = (
+            head.order_by(row.c.visible_after, row.c.id)
+            .limit(plan.c.share)
+            .with_for_update(skip_locked=True, of=row)
+            .lateral("taken")
+        )
+        found = sa.select(taken).select_from(plan.join(taken, sa.true())).cte("found")
+    else:
+        other = row.alias("other")
+        first = (
+            sa.select(other.c.id)
+            .where(
+                other.c.status == literal("pending"),
+                sa.not_(other.c.parked),
+                other.c.namespace == plan.c.namespace,
+                other.c.visible_after <= now(),
+                other.c.visible_after >= plan.c.since,
+            )
+            .order_by(other.c.visible_after, other.c.id)
+            .limit(sa.bindparam("most", type_=sa.BigInteger()))
+            .correlate(plan)
+        )
+        place = sa.func.rownumber().over(partition_by=row.c.namespace, order_by=(row.c.visible_after, row.c.id))
+        numbered = (
+            sa.select(
+                row.c.id,
+                row.c.namespace,
+                row.c.visible_after,
+                _size(row).label("size"),
+                plan.c.share,
+                place.label("place"),
+            )
+            .select_from(plan.join(row, row.c.id.in_(first)))
+            .subquery("numbered")
+        )
+        found = sa.select(numbered).where(numbered.c.place <= numbered.c.share).cte("found")
+    turn = sa.func.rownumber().over(partition_by=found.c.namespace, order_by=(found.c.visible_after, found.c.id))
+    rounds = sa.select(found.c.id, found.c.visible_after, found.c.size, turn.label("turn")).subquery("rounds")
+    return _take(tables, _within_bytes(rounds, rounds.c.turn, rounds.c.visible_after, rounds.c.id))
+
+
+@statement
+def next_due(tables: Tables) -> sa.Select[datetime, datetime]:
+    """Seconds until the next pending row is due, NULL where there is none: the head of the due index."""
+    row = tables.row
+    first = sa.select(sa.func.min(row.c.visible_after)).where(due(tables)).scalar_subquery()
+    return sa.select(sa.type_coerce(first, Instant()).label("due"), now().label("now"))

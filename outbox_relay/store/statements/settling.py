@@ -1,0 +1,190 @@
+"""What workers report, written back to rows that were locked before."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import sqlalchemy as sa
+
+from outbox_relay.store.sql import POSTGRESQL, after, given, literal, now
+from outbox_relay.store.statements.parts import CALM, cleared, statement
+
+if TYPE_CHECKING:
+    from outbox_relay.store.schema import Tables
+
+
+STATE_COLUMNS = ("id", "task_id", "status", "claim_token", "attempt", "failures", "retries", "max_attempts")
+
+
+@statement
+def lock_states(tables: Tables, dialect: str) -> sa.Select[Any]:
+    """The rows that settlements are about, locked in the order of their ids; ``life``: how long a message lives."""
+    row = tables.row
+    ids = given(dialect, "ids", id=sa.BigInteger())
+    over = row.c.published_at <= after(-sa.bindparam("life", type_=sa.Float()))
+    return (
+        sa.select(*(row.c[name] for name in STATE_COLUMNS), sa.func.coalesce(over, sa.false()).label("message_over"))
+        .select_from(row.join(ids, row.c.id == ids.c.id))
+        .order_by(row.c.id)
+        .with_for_update(of=row)
+    )
+
+
+@statement
+def settle_done(tables: Tables, dialect: str) -> sa.Update:
+    """Rows whose task ran to its end, locked before by :func:`lock_states`."""
+    row = tables.row
+    ids = given(dialect, "ids", id=sa.BigInteger(), note=sa.Text())
+    return (
+        sa.update(row)
+        .where(row.c.id == ids.c.id)
+        .values(
+            {
+                **cleared(),
+                **CALM,
+                "status": literal("done"),
+                "parked": sa.false(),
+                "settled_at": now(),
+                "error": ids.c.note,
+            }
+        )
+    )
+
+
+MOVED: dict[str, sa.types.TypeEngine[Any]] = {
+    "id": sa.BigInteger(),
+    "attempt": sa.BigInteger(),
+    "failures": sa.BigInteger(),
+    "retries": sa.BigInteger(),
+    "error": sa.Text(),
+    "delay": sa.Float(),
+}
+
+
+@statement
+def settle_again(tables: Tables, dialect: str) -> sa.Update:
+    """Rows that have to run again: pending, each after its own delay."""
+    row = tables.row
+    moved = given(dialect, "moved", **MOVED)
+    return (
+        sa.update(row)
+        .where(row.c.id == moved.c.id)
+        .values(
+            {
+                **cleared(),
+                **CALM,
+                **{name: moved.c[name] for name in ("attempt", "failures", "retries", "error")},
+                "status": literal("pending"),
+                "visible_after": after(moved.c.delay),
+            }
+        )
+    )
+
+
+def _ended(tables: Tables, dialect: str, status: str) -> sa.Update:
+    row = tables.row
+    moved = given(dialect, "moved", **MOVED)
+    return (
+        sa.update(row)
+        .where(row.c.id == moved.c.id)
+        .values(
+            {
+                **cleared(),
+                **CALM,
+                **{name: moved.c[name] for name in ("attempt", "failures", "retries", "error")},
+                "status": literal(status),
+                "parked": sa.false(),
+                "settled_at": now(),
+            }
+        )
+    )
+
+
+@statement
+def settle_failed(tables: Tables, dialect: str) -> sa.Update:
+    """Rows that ended for good without success: dead letters."""
+    return _ended(tables, dialect, "failed")
+
+
+@statement
+def settle_cancelled(tables: Tables, dialect: str) -> sa.Update:
+    """Rows whose worker says that the task was revoked, terminated or expired."""
+    return _ended(tables, dialect, "cancelled")
+
+
+@statement
+def settle_returned(tables: Tables, dialect: str) -> sa.Update:
+    """Rows whose message went back to the broker: the claim goes on, and the queue's lease counts again.
+
+    ``from_publish`` says that messages expire on the broker: giving one back lengthens neither its life nor the lease.
+    """
+    row = tables.row
+    ids = given(dialect, "ids", id=sa.BigInteger())
+    lease = sa.bindparam("lease", type_=sa.Float())
+    from_publish = sa.and_(sa.bindparam("from_publish", type_=sa.Boolean()), row.c.published_at.is_not(None))
+    return (
+        sa.update(row)
+        .where(row.c.id == ids.c.id)
+        .values(
+            {
+                **CALM,
+                "status": literal("claimed"),
+                "parked": sa.false(),
+                "lease_until": sa.case((from_publish, after(lease, row.c.published_at)), else_=after(lease)),
+                "started_at": sa.null(),
+                "worker": sa.null(),
+            }
+        )
+    )
+
+
+@statement
+def note_ran(tables: Tables, dialect: str) -> sa.Update:
+    """Cancelled rows that ran all the same: it is written down, and nothing else changes."""
+    row = tables.row
+    ids = given(dialect, "ids", id=sa.BigInteger(), note=sa.Text())
+    before = sa.func.coalesce(row.c.error + sa.literal_column("'; '", sa.Text), sa.literal_column("''", sa.Text))
+    return sa.update(row).where(row.c.id == ids.c.id).values(error=before + ids.c.note)
+
+
+RETRIED: dict[str, sa.types.TypeEngine[Any]] = {
+    "body": sa.LargeBinary(),
+    "content_type": sa.Text(),
+    "content_encoding": sa.Text(),
+    "headers": sa.LargeBinary(),
+    "properties": sa.LargeBinary(),
+    "task_queue": sa.Text(),
+    "exchange": sa.Text(),
+    "routing_key": sa.Text(),
+}
+
+
+@statement
+def change_messages(tables: Tables, dialect: str) -> sa.Update:
+    """The messages of retries, where they differ from what the rows have; NULL leaves a column as it is.
+
+    Bytes do not go into SQLite's JSON, so there it is one row an execution (``executemany``).
+    """
+    row = tables.row
+    if dialect == POSTGRESQL:
+        changed = given(dialect, "message", id=sa.BigInteger(), **RETRIED)
+        news: dict[str, Any] = {name: sa.func.coalesce(changed.c[name], row.c[name]) for name in RETRIED}
+        return sa.update(row).where(row.c.id == changed.c.id).values(news)
+    news = {
+        name: sa.func.coalesce(sa.bindparam(f"message_{name}", type_=type_), row.c[name])
+        for name, type_ in RETRIED.items()
+    }
+    return sa.update(row).where(row.c.id == sa.bindparam("message_id", type_=sa.BigInteger())).values(news)
+
+
+@statement
+def set_aside(tables: Tables) -> sa.Insert:
+    """Keep a report that the database refuses, with the reason."""
+    aside = tables.aside
+    return sa.insert(aside).values(
+        row_id=sa.bindparam("row_id", type_=sa.BigInteger()),
+        kind=sa.bindparam("kind", type_=sa.Text()),
+        body=sa.bindparam("body", type_=sa.LargeBinary()),
+        reason=sa.bindparam("reason", type_=sa.Text()),
+        created_at=now(),
+    )

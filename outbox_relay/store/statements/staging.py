@@ -1,0 +1,121 @@
+"""Insert rows in the caller's transaction."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+
+from outbox_relay.store.schema import Instant
+from outbox_relay.store.sql import POSTGRESQL, after, clock, given, latest
+from outbox_relay.store.statements.parts import statement
+
+if TYPE_CHECKING:
+    from outbox_relay.store.schema import Tables
+
+COLUMNS: dict[str, Any] = {
+    "namespace": sa.Text(),
+    "dispatch_key": sa.Text(),
+    "content_hash": sa.LargeBinary(),
+    "workflow_id": sa.Text(),
+    "run_id": sa.Text(),
+    "ordinal": sa.BigInteger(),
+    "task_queue": sa.Text(),
+    "node": sa.Text(),
+    "exchange": sa.Text(),
+    "routing_key": sa.Text(),
+    "task": sa.Text(),
+    "task_id": sa.Text(),
+    "body": sa.LargeBinary(),
+    "content_type": sa.Text(),
+    "content_encoding": sa.Text(),
+    "headers": sa.LargeBinary(),
+    "properties": sa.LargeBinary(),
+    "retries": sa.Integer(),
+    "max_attempts": sa.Integer(),
+    "settle_on": sa.Text(),
+    "expires_at": Instant(),
+}
+"""The columns that staging writes as they are given; when the row is due is worked out by the database."""
+
+DUE: dict[str, Any] = {"due_at": Instant(), "delay": sa.Float()}
+
+
+def _instants(source: Any) -> dict[str, Any]:
+    """When the row is due: never before it is staged, so that relays need not look far back for new rows."""
+    asked = sa.func.coalesce(source["due_at"], after(source["delay"], clock()))
+    return {"visible_after": latest(clock(), sa.type_coerce(asked, Instant())), "created_at": clock()}
+
+
+def _returning(insert: Any, tables: Tables, channel: str | None) -> Any:
+    """A notification is folded into RETURNING: it costs no statement, and none goes out where nothing was inserted."""
+    row = tables.row
+    notify = [] if channel is None else [sa.func.pg_notify(sa.literal_column(f"'{channel}'"), sa.literal_column("''"))]
+    return insert.returning(row.c.id, row.c.namespace, row.c.dispatch_key, *notify)
+
+
+def _minting(tables: Tables) -> sa.CTE:
+    names = given(POSTGRESQL, "fresh", namespace=sa.Text())
+    source = sa.select(names.c.namespace, clock()).order_by(names.c.namespace)
+    insert = postgresql.insert(tables.namespace).from_select(["namespace", "created_at"], source)
+    return insert.on_conflict_do_nothing().cte("minted")
+
+
+@statement
+def mint_namespaces(tables: Tables) -> sa.Insert:
+    """SQLite: register namespaces at their first use."""
+    insert = sqlite.insert(tables.namespace).values(
+        namespace=sa.bindparam("fresh", type_=sa.Text()), created_at=clock()
+    )
+    return insert.on_conflict_do_nothing()
+
+
+@statement
+def insert_values(tables: Tables, dialect: str, fresh: bool = False, channel: str | None = None) -> sa.Insert:
+    """Insert a row (SQLite: rows); one whose key is taken is left out, and the transaction goes on."""
+    insert: Any = (postgresql if dialect == POSTGRESQL else sqlite).insert(tables.row)
+    binds = {name: sa.bindparam(name, type_=type_) for name, type_ in (COLUMNS | DUE).items()}
+    insert = insert.values({name: binds[name] for name in COLUMNS} | _instants(binds)).on_conflict_do_nothing()
+    if fresh:
+        insert = insert.add_cte(_minting(tables))
+    inserted: sa.Insert = _returning(insert, tables, channel)
+    return inserted
+
+
+@statement
+def insert_arrays(tables: Tables, fresh: bool = False, channel: str | None = None) -> sa.Insert:
+    """PostgreSQL: insert many rows, one array a column, so that the SQL is the same for any number of them."""
+    rows = given(POSTGRESQL, "rows", **COLUMNS, **DUE)
+    instants = _instants(rows.c)
+    source = sa.select(*(rows.c[name] for name in COLUMNS), *instants.values())
+    insert: Any = postgresql.insert(tables.row).from_select([*COLUMNS, *instants], source).on_conflict_do_nothing()
+    if fresh:
+        insert = insert.add_cte(_minting(tables))
+    inserted: sa.Insert = _returning(insert, tables, channel)
+    return inserted
+
+
+@statement
+def rows_of_keys(tables: Tables, dialect: str) -> sa.Select[Any]:
+    """The rows that have the keys already. A statement of its own: only a later one sees what the insert waited for."""
+    row = tables.row
+    keys = given(dialect, "keys", namespace=sa.Text(), dispatch_key=sa.Text())
+    same = sa.and_(row.c.namespace == keys.c.namespace, row.c.dispatch_key == keys.c.dispatch_key)
+    columns = (row.c.id, row.c.namespace, row.c.dispatch_key, row.c.task_id, row.c.content_hash)
+    return sa.select(*columns).select_from(row.join(keys, same))
+
+
+@statement
+def registered_namespaces(tables: Tables, dialect: str) -> sa.Select[Any]:
+    """Which of the names are registered."""
+    names = given(dialect, "names", namespace=sa.Text())
+    column = tables.namespace.c.namespace
+    return sa.select(column).select_from(tables.namespace.join(names, column == names.c.namespace))
+
+
+@statement
+def take_back(tables: Tables, dialect: str) -> sa.Delete:
+    """Delete rows that this transaction has inserted."""
+    ids = given(dialect, "ids", id=sa.BigInteger())
+    return sa.delete(tables.row).where(tables.row.c.id.in_(sa.select(ids.c.id)))
