@@ -135,16 +135,27 @@ class Database:
         try:
             with self.engine.begin() as connection:
                 yield connection
-        except (OperationalError, PoolTimeout) as error:
-            if is_missing_table(error):
-                raise StoreError(MIGRATE_HINT) from error
+        except PoolTimeout as error:
             raise StoreAway(_short(error)) from error
         except DBAPIError as error:
-            if error.connection_invalidated:
-                raise StoreAway(_short(error)) from error
             if is_missing_table(error):
                 raise StoreError(MIGRATE_HINT) from error
+            if _is_away(error):
+                raise StoreAway(_short(error)) from error
             raise
+
+
+_SQLITE_AWAY = ("locked", "busy", "unable to open database file", "disk", "readonly")
+
+
+def _is_away(error: DBAPIError) -> bool:
+    """Whether the database is away or too busy; SQLite's driver has the same class for mistakes in a statement."""
+    if error.connection_invalidated:
+        return True
+    if not isinstance(error, OperationalError):
+        return False
+    text = str(error.orig)
+    return not type(error.orig).__module__.startswith("sqlite3") or any(one in text for one in _SQLITE_AWAY)
 
 
 def is_missing_table(error: Exception) -> bool:

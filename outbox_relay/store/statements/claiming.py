@@ -172,7 +172,7 @@ def claim_shares(tables: Tables, dialect: str) -> sa.Update:
             .limit(sa.bindparam("most", type_=sa.BigInteger()))
             .correlate(plan)
         )
-        place = sa.func.rownumber().over(partition_by=row.c.namespace, order_by=(row.c.visible_after, row.c.id))
+        place = sa.func.row_number().over(partition_by=row.c.namespace, order_by=(row.c.visible_after, row.c.id))
         numbered = (
             sa.select(
                 row.c.id,
@@ -186,7 +186,7 @@ def claim_shares(tables: Tables, dialect: str) -> sa.Update:
             .subquery("numbered")
         )
         found = sa.select(numbered).where(numbered.c.place <= numbered.c.share).cte("found")
-    turn = sa.func.rownumber().over(partition_by=found.c.namespace, order_by=(found.c.visible_after, found.c.id))
+    turn = sa.func.row_number().over(partition_by=found.c.namespace, order_by=(found.c.visible_after, found.c.id))
     rounds = sa.select(found.c.id, found.c.visible_after, found.c.size, turn.label("turn")).subquery("rounds")
     return _take(tables, _within_bytes(rounds, rounds.c.turn, rounds.c.visible_after, rounds.c.id))
 
