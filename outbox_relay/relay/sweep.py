@@ -1,0 +1,278 @@
+"""Claim rows that are due, publish them, and mark what the broker confirmed.
+
+While one load is on its way to the broker, a second thread claims the next one and marks the last one. All that the
+second thread does is the store's; all that the first does is the broker's.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING
+
+from outbox_relay.core.row import Published
+from outbox_relay.errors import PublishError, StoreAway
+from outbox_relay.publish.envelope import outgoing
+from outbox_relay.publish.receipts import Outcome
+from outbox_relay.relay.circuits import Circuits
+from outbox_relay.relay.outages import Outage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from datetime import timedelta
+    from uuid import UUID
+
+    from outbox_relay.core.leases import Leases
+    from outbox_relay.core.row import Claim, ClaimedRow
+    from outbox_relay.events import Events
+    from outbox_relay.publish.envelope import Outgoing
+    from outbox_relay.publish.queues import Queues
+    from outbox_relay.publish.receipts import Publisher, Receipt
+    from outbox_relay.settings import Settings
+    from outbox_relay.store.outbox import Store
+
+PULSE = 1.0  # seconds between two looks after an idle connection to the broker
+AWAY = 0.25  # seconds between two looks at a broker that is away or blocks
+
+
+@dataclass(slots=True)
+class Load:
+    """The rows of one claim, made ready to be published.
+
+    Instants are the relay's monotonic ones: publishing stops at ``until``, and at ``lapses`` the claims are over.
+    ``more``: further rows are due.
+    """
+
+    until: float
+    lapses: float
+    more: bool
+    claims: dict[int, Claim] = field(default_factory=dict)
+    final: set[int] = field(default_factory=set)
+    messages: list[Outgoing] = field(default_factory=list)
+    expired: list[Claim] = field(default_factory=list)
+    unsendable: list[tuple[Claim, str]] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.claims)
+
+
+class Sweep:
+    """The publishing loop of a relay. Call :meth:`tick` again and again; it says when to call it next."""
+
+    def __init__(
+        self,
+        store: Store,
+        publisher: Publisher,
+        queues: Queues,
+        settings: Settings,
+        events: Events,
+        *,
+        instance: UUID,
+        leases: Leases,
+        expiration: timedelta | None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._store = store
+        self._publisher = publisher
+        self._queues = queues
+        self._settings = settings
+        self._events = events
+        self._instance = instance
+        self._leases = leases
+        self._expiration = expiration
+        self._clock = clock
+        self._circuits = Circuits(events, clock)
+        self._store_outage = Outage(events, "store")
+        self._side = ThreadPoolExecutor(1, "outbox-sweep-store")
+        self._ahead: Future[Load] | None = None
+        self._behind: Future[None] | None = None
+        self._writes: deque[Callable[[], object]] = deque()  # what the store still has to be told
+        self._pulse_at = clock()
+
+    # -- the loop ---------------------------------------------------------------------------------------------------
+
+    def tick(self) -> float:
+        """Sweep once. Return how many seconds the next sweep may wait: 0 where there may be more to do."""
+        try:
+            if not self._broker_takes():
+                self._let_go("the broker is away or blocks")
+                return AWAY
+            load = self._take()
+            self._store_outage.is_over()
+            if not load:
+                self._finish_writes()
+                return self._settings.poll_interval.total_seconds()
+            if load.more:
+                self._ahead = self._side.submit(self._claim)
+            self._publish(load)
+            self._write_behind()
+            if not load.more:
+                self._finish_writes()
+                return self._settings.poll_interval.total_seconds()
+        except StoreAway as error:
+            return self._store_outage.goes_on(error)
+        return 0.0
+
+    def drain(self) -> None:
+        """Give back what was claimed and not published, and write down what was.
+
+        Raises:
+            StoreAway: the database is away; what could not be given back is re-armed when its lease ends.
+        """
+        try:
+            self._let_go("the relay stops")
+        finally:
+            self._side.shutdown(wait=False, cancel_futures=True)
+
+    # -- the broker's side ------------------------------------------------------------------------------------------
+
+    def _broker_takes(self) -> bool:
+        publisher, now = self._publisher, self._clock()
+        if not publisher.connected or publisher.blocked or now >= self._pulse_at:
+            publisher.pulse()
+            self._pulse_at = self._clock() + PULSE
+        return publisher.connected and not publisher.blocked
+
+    def _publish(self, load: Load) -> None:
+        """Publish a batch, and note what the store is to be told of it."""
+        self._pulse_at = self._clock() + PULSE
+        messages = self._without_refused(load) if self._circuits else load.messages
+        left = load.until - self._clock()
+        if left <= 0:
+            self._release([load.claims[message.key] for message in messages], "the publish lease is half over")
+        elif messages:
+            self._note(load, messages, self._publisher.publish(messages, timeout=left))
+        if load.expired:
+            self._writes.append(partial(self._expire, load.expired))
+        if load.unsendable:
+            self._writes.append(partial(self._store.fail_unsendable, load.unsendable))
+
+    def _without_refused(self, load: Load) -> list[Outgoing]:
+        """Set aside, untried, the messages for queues that have just refused others."""
+        messages = []
+        waiting: dict[str, list[Claim]] = {}
+        refused = {name: self._circuits.refuses(name) for name in {one.target.queue.name for one in load.messages}}
+        for message in load.messages:
+            queue = message.target.queue.name
+            if refused[queue] is None:
+                messages.append(message)
+            else:
+                waiting.setdefault(queue, []).append(load.claims[message.key])
+        for queue, claims in waiting.items():
+            if (refusal := refused[queue]) is not None:
+                self._writes.append(partial(self._store.postpone, claims, *refusal))
+        return messages
+
+    def _note(self, load: Load, messages: Sequence[Outgoing], receipts: Sequence[Receipt]) -> None:
+        published: list[Published] = []
+        unsent: list[Claim] = []
+        refused: dict[str, tuple[str, list[Claim]]] = {}
+        claims, final, circuits = load.claims, load.final, self._circuits
+        for message, receipt in zip(messages, receipts, strict=True):
+            key, outcome = message.key, receipt.outcome
+            if outcome is Outcome.CONFIRMED:
+                queue = message.target.queue.name
+                published.append(Published(claims[key], queue, key in final))
+                if circuits:
+                    circuits.took(queue)
+            elif outcome is Outcome.UNSENT:
+                unsent.append(claims[key])
+            elif outcome is Outcome.UNSENDABLE:
+                self._cannot_send(load, key, str(message.headers.get("task")), receipt.detail)
+            elif outcome is not Outcome.UNKNOWN:  # of which nothing is known: the lease decides
+                refused.setdefault(message.target.queue.name, (receipt.detail, []))[1].append(claims[key])
+        if published:
+            self._writes.append(partial(self._mark, published, load.lapses))
+        if unsent:
+            self._release(unsent, "the broker did not take them in time")
+        for queue, (reason, those) in refused.items():
+            delay = circuits.opened(queue, reason, len(those))
+            self._writes.append(partial(self._store.postpone, those, delay, reason))
+
+    def _cannot_send(self, load: Load, row_id: int, task: str, reason: str) -> None:
+        load.unsendable.append((load.claims[row_id], reason))
+        self._events.emit("sweep.unsendable", row_id=row_id, task=task, reason=reason)
+
+    # -- the store's side -------------------------------------------------------------------------------------------
+
+    def _take(self) -> Load:
+        """Return the batch that was claimed ahead, or claim one now."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None:
+            return ahead.result()
+        self._finish_writes()
+        return self._side.submit(self._claim).result()
+
+    def _claim(self) -> Load:
+        begun = self._clock()
+        lease = self._leases.publish
+        batch = self._store.claim(limit=self._settings.batch_size, claimed_by=self._instance, lease=lease)
+        if batch:
+            self._events.emit("sweep.claimed", rows=len(batch))
+        until = begun + self._leases.publishing_time.total_seconds()
+        return self._prepare(batch, Load(until, begun + lease.total_seconds(), batch.more))
+
+    def _prepare(self, rows: Sequence[ClaimedRow], load: Load) -> Load:
+        queues, expiration, on_publish = self._queues, self._expiration, self._settings.settle_on == "publish"
+        settlement_queue = queues.settlements.name
+        for row in rows:
+            claim = load.claims[row.id] = row.claim
+            if row.expired:
+                load.expired.append(claim)
+                continue
+            try:
+                message = outgoing(row, queues, settlement_queue=settlement_queue, expiration=expiration)
+            except PublishError as error:
+                self._cannot_send(load, row.id, row.message.task, str(error))
+                continue
+            load.messages.append(message)
+            if row.settle_on == "publish" or (on_publish and row.settle_on is None):
+                load.final.add(row.id)
+        return load
+
+    def _write_behind(self) -> None:
+        """Let the second thread tell the store what is noted; wait for what it was told before."""
+        if self._behind is not None:
+            behind, self._behind = self._behind, None
+            behind.result()
+        if self._writes:
+            self._behind = self._side.submit(self._write)
+
+    def _finish_writes(self) -> None:
+        self._write_behind()
+        self._write_behind()
+
+    def _write(self) -> None:
+        while self._writes:
+            self._writes[0]()  # it stays noted when the database is away, and is told again
+            self._writes.popleft()
+
+    def _let_go(self, reason: str) -> None:
+        """Give back the batch that was claimed ahead, and finish what is to be written."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None:
+            try:
+                claims = list(ahead.result().claims.values())
+            except StoreAway:
+                claims = []
+            if claims:
+                self._release(claims, reason)
+        self._finish_writes()
+
+    def _release(self, claims: list[Claim], reason: str) -> None:
+        if claims:
+            self._events.emit("sweep.released", rows=len(claims), reason=reason)
+            self._writes.append(partial(self._store.release, claims))
+
+    def _mark(self, published: list[Published], lapses: float) -> None:
+        self._store.mark_published(published, queue_lease=self._leases.queue)
+        self._events.emit("sweep.published", rows=len(published))
+        if self._clock() > lapses:
+            self._events.emit("sweep.lapsed", rows=len(published))
+
+    def _expire(self, claims: list[Claim]) -> None:
+        self._store.expire(claims)
+        self._events.emit("sweep.expired", rows=len(claims))
