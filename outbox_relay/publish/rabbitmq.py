@@ -261,6 +261,10 @@ class RabbitPublisher(Publisher):
         for key in lost:
             del self._in_doubt[key]
 
+    def late(self) -> list[Receipt]:
+        known = [key for key, item in self._in_doubt.items() if item.outcome is not None]
+        return [self._in_doubt.pop(key).receipt() for key in known]
+
     def close(self) -> None:
         self._link.close()
         self._in_doubt.clear()

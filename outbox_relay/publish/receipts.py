@@ -57,6 +57,13 @@ class Publisher(ABC):
         blocks or has gone away, and makes a dead connection anew. It takes at most a few seconds, and never raises
         for what the broker does."""
 
+    def late(self) -> list[Receipt]:
+        """Return, once, what has been learned since of messages that :meth:`publish` called unknown.
+
+        Call it after :meth:`pulse`. A message whose connection died is not among them: nobody will ever know.
+        """
+        return []
+
     @abstractmethod
     def close(self) -> None:
         """Close the connection; the publisher can be used again, and then opens another."""
