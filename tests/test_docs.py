@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.support.documents import DOCS, GENERATED, ROOT, defaults, rendered
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 PAGES = sorted([*DOCS.glob("*.md"), *ROOT.glob("*.md")])
 
