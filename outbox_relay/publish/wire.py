@@ -106,26 +106,36 @@ def encode_header(message: Outgoing) -> bytes:
 
 
 def encode_table(table: dict[str, Any]) -> bytes:
-    """Encode a table of headers, byte for byte as py-amqp would, texts and small integers without its detours."""
+    """Encode a table of headers, byte for byte as py-amqp would, without its detours for what Celery's headers hold."""
     parts: list[bytes] = []
     add = parts.append
     for key, value in table.items():
-        kind = type(value)
-        if kind is str:
+        add(_keys.get(key) or _key(key))
+        if type(value) is str:
             text = value.encode("utf-8", "surrogatepass")
-            add(_keys.get(key) or _key(key))
             add(_long_text(b"S", len(text)))
             add(text)
         elif value is None:
-            add(_keys.get(key) or _key(key))
             add(b"V")
-        elif kind is int and -0x7FFFFFFF <= value <= 0x7FFFFFFF:
-            add(_keys.get(key) or _key(key))
-            add(_integer(b"I", value))
         else:
-            add(dumps("F", ({key: value},))[4:])
+            add(_value(value))
     data = b"".join(parts)
     return _size(len(data)) + data
+
+
+def _value(value: Any) -> bytes:
+    kind = type(value)
+    if kind is bool:
+        return b"t\x01" if value else b"t\x00"
+    if kind is int and -0x7FFFFFFF <= value <= 0x7FFFFFFF:
+        return _integer(b"I", value)
+    if kind is dict:
+        return b"F" + encode_table(value)
+    if kind is list or kind is tuple:
+        data = b"".join([b"V" if one is None else _value(one) for one in value])
+        return b"A" + _size(len(data)) + data
+    encoded: bytes = dumps("A", ((value,),))  # whatever else py-amqp can write, as the one element of an array
+    return encoded[4:]
 
 
 def _key(key: str) -> bytes:
