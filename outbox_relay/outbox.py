@@ -13,9 +13,11 @@ from outbox_relay.events import Events
 from outbox_relay.publish.queues import Queues
 from outbox_relay.settings import ENABLE_HINT, Settings, is_enabled
 from outbox_relay.staging import capture as capturing
+from outbox_relay.staging.once import once
 from outbox_relay.staging.options import Options
 from outbox_relay.staging.stage import Stager
 from outbox_relay.store.engine import configure_sqlite
+from outbox_relay.store.inspection import Inspection
 from outbox_relay.store.outbox import Store
 from outbox_relay.store.schema import Tables, build
 from outbox_relay.store.wake import WakeThrottle
@@ -140,6 +142,18 @@ class Outbox:
         """
         return capturing.begin(self._staging(), maker, _shared_options(options), bind)
 
+    def once(self, connection: Any, *, bind: Engine | None = None) -> None:
+        """Make the running task's effects in this transaction happen once, however often the task is delivered.
+
+        Call it in the task, in the transaction of its effects and before them. Outside a task, or in one whose message
+        does not come from an outbox, it does nothing.
+
+        Raises:
+            AlreadyDone: an earlier run has committed. Let it through: the worker reports the row as done.
+            StagingError: a rollback of this connection's transaction would not undo the effects.
+        """
+        once(self.app, lambda: self.tables, connection, bind)
+
     @staticmethod
     def configure_sqlite(engine: Engine) -> None:
         """Give an engine on SQLite honest transactions; call it once, right after ``create_engine``.
@@ -203,6 +217,12 @@ class Outbox:
                 if self._store is None:
                     self._store = Store.open(self.settings, self.events)
         return self._store
+
+    @property
+    def inspect(self) -> Inspection:
+        """Questions about rows, relays and workers."""
+        self.require_enabled()
+        return Inspection(self.store, self.settings.worker_ttl)
 
     def require_enabled(self) -> None:
         """Refuse to go on in a dormant outbox.

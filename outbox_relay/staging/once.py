@@ -1,0 +1,29 @@
+"""A task's own database effects, exactly once: a marker that commits with them, or not at all."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from outbox_relay.core.settlement import HEADER, Delivery
+from outbox_relay.errors import AlreadyDone
+from outbox_relay.staging.transaction import enter, session_or_connection
+from outbox_relay.store.once import mark_once
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from celery import Celery
+
+    from outbox_relay.store.schema import Tables
+
+
+def once(app: Celery, tables: Callable[[], Tables], given: Any, bind: Any = None) -> None:
+    """Mark the running task's row as done in this transaction. See :meth:`outbox_relay.Outbox.once`."""
+    task = app.current_worker_task
+    headers = getattr(task.request, "headers", None) if task is not None else None
+    delivery = Delivery.parse((headers or {}).get(HEADER))
+    if task is None or delivery is None:
+        return  # called directly, or sent past the outbox: there is no row that this could be the second run of
+    place = enter(session_or_connection(given), bind)
+    if not mark_once(place.connection, tables(), row_id=delivery.row_id, task_id=task.request.id):
+        raise AlreadyDone(f"row {delivery.row_id} ({task.name}, {task.request.id}) has committed its effects already")
