@@ -115,6 +115,81 @@ class Published:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RowDetail:
+    """Everything that an operator may see of a row: its columns by their names, without the message itself.
+
+    ``body_bytes`` is the size of the body. ``due`` says that a relay may claim it now.
+    """
+
+    id: int
+    namespace: str
+    dispatch_key: str
+    workflow_id: str | None
+    run_id: str | None
+    ordinal: int | None
+    task_queue: str
+    node: str | None
+    exchange: str
+    routing_key: str
+    task: str
+    task_id: str
+    content_type: str
+    content_encoding: str
+    body_bytes: int
+    status: Status
+    due: bool
+    parked: bool
+    attempt: int
+    failures: int
+    retries: int
+    max_attempts: int | None
+    rearms: int
+    vanished: int
+    silent: int
+    visible_after: datetime
+    expires_at: datetime | None
+    claim_token: UUID | None
+    claimed_at: datetime | None
+    claimed_by: UUID | None
+    lease_until: datetime | None
+    published_at: datetime | None
+    published_to: str | None
+    started_at: datetime | None
+    worker: str | None
+    error: str | None
+    settle_on: str | None
+    created_at: datetime
+    settled_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowFilter:
+    """Which rows an operator means; every field that is given narrows the choice, none at all means every row.
+
+    ``error`` is a part of the text of ``error``.
+    """
+
+    ids: tuple[int, ...] | None = None
+    namespace: str | None = None
+    task: str | None = None
+    workflow_id: str | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cancelled:
+    """A row that was cancelled. Where ``published`` is true its task may run all the same, until it is revoked.
+
+    ``worker`` is the instance that had reported to hold it, if one had.
+    """
+
+    id: int
+    task_id: str
+    published: bool
+    worker: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RowState:
     """What a settlement has to know of the row it is about, read under the row's lock.
 

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
     from outbox_relay.store.operator import RowDetail
     from outbox_relay.store.outbox import Store
-    from outbox_relay.store.register import RelayInfo, WorkerInfo
+    from outbox_relay.store.statements.register import RelayInfo, WorkerInfo
 
 
 class Inspection:

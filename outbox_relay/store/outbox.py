@@ -6,19 +6,25 @@ from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 
+from outbox_relay.core.row import RowFilter
 from outbox_relay.errors import StoreError
 from outbox_relay.store import migrate
 from outbox_relay.store.claims import Claims
 from outbox_relay.store.engine import MIGRATE_HINT, Database, open_engine
+from outbox_relay.store.operator import Operator
+from outbox_relay.store.register import Rearming, Register
 from outbox_relay.store.schema import SCHEMA_VERSION, Tables, build
 from outbox_relay.store.settling import Rules, Settled, Settling
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from datetime import datetime, timedelta
     from uuid import UUID
 
-    from outbox_relay.core.row import Batch, Claim, Published
+    from outbox_relay.core.beacon import Beacon
+    from outbox_relay.core.leases import Judgement, StaleRow
+    from outbox_relay.core.processes import RelayInfo, WorkerInfo
+    from outbox_relay.core.row import Batch, Cancelled, Claim, Published, RowDetail
     from outbox_relay.core.settlement import Policy, Settlement
     from outbox_relay.events import Events
     from outbox_relay.settings import Settings
@@ -37,6 +43,9 @@ class Store:
         self._db = Database(engine, tables)
         self._claims = Claims(self._db)
         self._settling = Settling(self._db)
+        self._rearming = Rearming(self._db)
+        self._register = Register(self._db)
+        self._operator = Operator(self._db)
 
     @classmethod
     def open(cls, settings: Settings, events: Events | None = None) -> Store:
@@ -140,6 +149,115 @@ class Store:
     def set_aside(self, body: bytes, reason: str) -> None:
         """Keep a report that cannot be read, with the reason."""
         self._settling.set_aside(body, reason)
+
+    # -- signs of life, and of the lack of it ------------------------------------------------------------------------
+
+    def beacon(self, beacon: Beacon, *, run_lease: timedelta, message_expires: bool) -> int:
+        """Note a worker's sign of life and renew the leases of the rows that it holds. Returns how many those are.
+
+        A row that was re-armed meanwhile is claimed again, as long as its token is the last one.
+        """
+        return self._register.beacon(beacon, run_lease=run_lease, message_expires=message_expires)
+
+    def stale(self, limit: int) -> list[StaleRow]:
+        """Claimed rows whose lease is over, to look at before :meth:`rearm` judges them; nothing is locked."""
+        return self._rearming.stale(limit)
+
+    def rearm(self, judge: Callable[[StaleRow], Judgement], *, limit: int) -> list[Judgement]:
+        """Let ``judge`` say what becomes of claimed rows whose lease is over; it is called with the rows locked.
+
+        Rows that others have locked are left for the next time. Returns the judgements, which have been written.
+        """
+        return self._rearming.rearm(judge, limit=limit)
+
+    def rearm_queue(
+        self,
+        judge: Callable[[StaleRow], Judgement],
+        *,
+        queue: str,
+        before: datetime | None,
+        live: Sequence[UUID],
+        limit: int,
+    ) -> list[Judgement]:
+        """As :meth:`rearm`, for claimed rows published to ``queue`` before an instant, whatever their lease.
+
+        Rows that one of the ``live`` workers (instances) holds are left out. ``before`` None: all that were published.
+        """
+        return self._rearming.rearm_queue(judge, queue=queue, before=before, live=live, limit=limit)
+
+    def relay_seen(
+        self, instance: UUID, hostname: str, loops: str, live_for: timedelta, *, applied: datetime | None = None
+    ) -> None:
+        """A relay signs the register. ``applied``: all reports that it had received before then are applied."""
+        self._register.relay_seen(instance, hostname, loops, live_for, applied=applied)
+
+    def relay_gone(self, instance: UUID) -> None:
+        """A relay that has stopped leaves the register."""
+        self._register.relay_gone(instance)
+
+    def marker_back(self, owner: UUID, marker: UUID) -> None:
+        """A relay's marker has come back through the settlement queue."""
+        self._register.marker_back(owner, marker)
+
+    def relays(self) -> list[RelayInfo]:
+        """Every relay that has signed, the latest sign first."""
+        return self._register.relays()
+
+    def workers(self, ttl: timedelta) -> list[WorkerInfo]:
+        """Every worker that has sent a beacon, the latest first; live are those seen within ``ttl``."""
+        return self._register.workers(ttl)
+
+    def forget_processes(self, age: timedelta) -> int:
+        """Delete relays and workers that have not been seen for ``age``; returns how many."""
+        return self._register.forget(age)
+
+    # -- the operator ------------------------------------------------------------------------------------------------
+
+    def counts(self) -> dict[str, int]:
+        """How many rows there are, by state; of the pending ones also how many are due, delayed and parked.
+
+        ``oldest_due_seconds`` is how long the oldest due row has been due.
+        """
+        return self._operator.counts()
+
+    def ls(
+        self,
+        *,
+        namespace: str | None = None,
+        status: str | None = None,
+        task: str | None = None,
+        workflow_id: str | None = None,
+        error: str | None = None,
+        limit: int = 50,
+    ) -> list[RowDetail]:
+        """Rows, the newest first (pending ones: the next due first). ``error`` is a part of the error's text."""
+        wanted = RowFilter(namespace=namespace, task=task, workflow_id=workflow_id, error=error)
+        return self._operator.ls(wanted, status=status, limit=limit)
+
+    def find(self, key: str) -> list[RowDetail]:
+        """The row with that id, else the rows with that dispatch key (one a namespace), else with that task id."""
+        return self._operator.find(key)
+
+    def cancel(self, wanted: RowFilter, *, reason: str = "cancelled by an operator") -> list[Cancelled]:
+        """Cancel the pending and claimed rows among ``wanted`` (ids or a workflow), and return them."""
+        return self._operator.cancel(wanted, reason)
+
+    def redrive(self, wanted: RowFilter, *, limit: int = 5_000) -> int:
+        """Make the dead letters among ``wanted`` pending again, ``limit`` at most; returns how many."""
+        redriven = self._operator.redrive(wanted, limit)
+        self.reset_watermark()
+        return redriven
+
+    def discard(self, wanted: RowFilter, *, limit: int = 5_000) -> int:
+        """Delete the dead letters among ``wanted``, ``limit`` at most; returns how many."""
+        return self._operator.discard(wanted, limit)
+
+    def prune(self, *, done: timedelta, failed: timedelta, limit: int = 5_000) -> int:
+        """Delete, of the rows that ended longer ago than the given ages, at most ``limit``; returns how many.
+
+        ``done`` counts for cancelled rows too. Call again, after a pause, until it returns less than ``limit``.
+        """
+        return self._operator.prune(done=done, failed=failed, limit=limit)
 
     # -- the clock ---------------------------------------------------------------------------------------------------
 

@@ -119,7 +119,7 @@ def build(prefix: str = "outbox_", schema: str | None = None) -> Tables:
         ("due", (row.c.visible_after, row.c.id), due),
         ("namespace_due", (row.c.namespace, row.c.visible_after, row.c.id), due),
         ("claimed", (row.c.claimed_at, row.c.namespace), claimed),
-        ("settled", (row.c.settled_at,), settled),
+        ("settled", (row.c.status, row.c.settled_at), settled),
         ("failed", (row.c.settled_at,), failed),
         ("parked", (row.c.id,), sa.text("parked")),
         ("workflow", (row.c.workflow_id, row.c.ordinal), sa.text("workflow_id IS NOT NULL")),

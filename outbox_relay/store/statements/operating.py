@@ -1,0 +1,210 @@
+"""What an operator asks and does; also pruning."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+
+from outbox_relay.core.lifecycle import Status
+from outbox_relay.store.sql import POSTGRESQL, SQLITE, after, given, literal, now
+from outbox_relay.store.statements.parts import cleared, due, number, statement
+
+if TYPE_CHECKING:
+    from outbox_relay.store.schema import Tables
+
+_HIDDEN = {"body", "headers", "properties", "content_hash"}
+
+
+@statement
+def counts(tables: Tables) -> sa.Select[Any]:
+    """How many rows there are in each state: one scan of a partial index each, never of the table."""
+    row = tables.row
+
+    def count(*where: sa.ColumnElement[bool]) -> sa.ScalarSelect[int]:
+        return sa.select(sa.func.count()).where(*where).select_from(row).scalar_subquery()
+
+    is_due, is_parked = due(tables), sa.and_(row.c.status == literal("pending"), row.c.parked)
+    columns = {
+        "due": count(is_due, row.c.visible_after <= now()),
+        "delayed": count(is_due, row.c.visible_after > now()),
+        "parked": count(is_parked),
+        **{one.value: count(row.c.status == literal(one.value)) for one in Status if one is not Status.PENDING},
+    }
+    oldest = sa.select(sa.func.min(row.c.visible_after)).where(is_due).scalar_subquery()
+    numbers: list[Any] = [value.label(name) for name, value in columns.items()]
+    return sa.select(
+        *numbers,
+        sa.type_coerce(oldest, row.c.visible_after.type).label("oldest"),
+        now().label("now"),
+    )
+
+
+def _details(tables: Tables) -> sa.Select[Any]:
+    row = tables.row
+    columns = [column for column in row.c if column.name not in _HIDDEN]
+    is_due = sa.and_(due(tables), row.c.visible_after <= now())
+    return sa.select(*columns, sa.func.length(row.c.body).label("body_bytes"), is_due.label("due"))
+
+
+@statement
+def list_rows(tables: Tables, status: str | None, which: frozenset[str]) -> sa.Select[Any]:
+    """Rows of a status in the order of its index (next due first, latest settled first); of any: newest first."""
+    row = tables.row
+    query = _details(tables)
+    order: tuple[sa.ColumnElement[Any], ...] = (row.c.id.desc(),)
+    if status is not None:
+        query = query.where(row.c.status == literal(Status(status).value))
+        if status == Status.PENDING.value:
+            order = (row.c.visible_after, row.c.id)
+        elif status == Status.CLAIMED.value:
+            order = (row.c.claimed_at, row.c.id)
+        else:
+            order = (row.c.settled_at.desc(), row.c.id.desc())
+    query = query.where(*_matches(tables, which))
+    return query.order_by(*order).limit(sa.bindparam("limit", type_=sa.BigInteger()))
+
+
+def _matches(tables: Tables, which: frozenset[str]) -> list[sa.ColumnElement[bool]]:
+    """The conditions of a filter of which the named fields are given (all but its ids)."""
+    row = tables.row
+    text = sa.Text()
+    conditions: dict[str, sa.ColumnElement[bool]] = {
+        "namespace": row.c.namespace == sa.bindparam("namespace", type_=text),
+        "task": row.c.task == sa.bindparam("task", type_=text),
+        "workflow_id": row.c.workflow_id == sa.bindparam("workflow_id", type_=text),
+        "error": row.c.error.contains(sa.bindparam("error", type_=text)),
+    }
+    return [condition for name, condition in conditions.items() if name in which]
+
+
+@statement
+def rows_by_id(tables: Tables) -> sa.Select[Any]:
+    """One row by its id."""
+    return _details(tables).where(tables.row.c.id == sa.bindparam("id", type_=sa.BigInteger()))
+
+
+@statement
+def rows_by_key(tables: Tables) -> sa.Select[Any]:
+    """Rows by dispatch key, in any namespace: one look into the unique index a registered namespace."""
+    row, namespace = tables.row, tables.namespace
+    return (
+        _details(tables)
+        .where(row.c.namespace.in_(sa.select(namespace.c.namespace)))
+        .where(row.c.dispatch_key == sa.bindparam("key", type_=sa.Text()))
+        .order_by(row.c.id)
+    )
+
+
+@statement
+def rows_by_task_id(tables: Tables) -> sa.Select[Any]:
+    """Rows by task id. There is no index for it, which every row would pay for: this reads the table."""
+    return (
+        _details(tables).where(tables.row.c.task_id == sa.bindparam("key", type_=sa.Text())).order_by(tables.row.c.id)
+    )
+
+
+# -- cancel, redrive, discard ----------------------------------------------------------------------------------------
+
+
+def _chosen(tables: Tables, dialect: str, status: str, which: frozenset[str]) -> sa.Select[Any]:
+    """The ids of rows in ``status`` that a filter means, locked in their order, at most ``limit``."""
+    row = tables.row
+    query = sa.select(row.c.id).where(row.c.status == literal(status), *_matches(tables, which))
+    if "ids" in which:
+        wanted = given(dialect, "ids", id=sa.BigInteger())
+        query = query.where(row.c.id.in_(sa.select(wanted.c.id)))
+    return query.order_by(row.c.id).limit(sa.bindparam("limit", type_=sa.BigInteger())).with_for_update(of=row)
+
+
+@statement
+def lock_for_cancel(tables: Tables, dialect: str, which: frozenset[str]) -> sa.Select[Any]:
+    """Rows that may still be cancelled, with what a revoke has to know; locked in the order of their ids."""
+    row = tables.row
+    query = sa.select(row.c.id, row.c.task_id, row.c.worker, row.c.status, row.c.claim_token).where(
+        row.c.status.in_((literal("pending"), literal("claimed")))
+    )
+    query = query.where(*_matches(tables, which))
+    if "ids" in which:
+        wanted = given(dialect, "ids", id=sa.BigInteger())
+        query = query.where(row.c.id.in_(sa.select(wanted.c.id)))
+    return query.order_by(row.c.id).with_for_update(of=row)
+
+
+@statement
+def cancel(tables: Tables, dialect: str) -> sa.Update:
+    """Cancel rows that were locked before."""
+    row = tables.row
+    ids = given(dialect, "ids", id=sa.BigInteger())
+    changes = {**cleared(), "status": literal("cancelled"), "parked": sa.false(), "settled_at": now()}
+    changes["error"] = sa.bindparam("reason", type_=sa.Text())
+    return sa.update(row).where(row.c.id == ids.c.id).values(changes)
+
+
+@statement
+def redrive(tables: Tables, dialect: str, which: frozenset[str]) -> sa.Update:
+    """Dead letters are due again, as new: nothing that was counted is counted any more; their last arguments stay."""
+    row = tables.row
+    chosen = _chosen(tables, dialect, "failed", which)
+    source: sa.FromClause = chosen.cte("chosen") if dialect == POSTGRESQL else chosen.subquery("chosen")
+    zeros = dict.fromkeys(("attempt", "failures", "retries", "rearms", "vanished", "silent"), number(0))
+    return (
+        sa.update(row)
+        .where(row.c.id == source.c.id)
+        .values({**cleared(), **zeros, "status": literal("pending"), "visible_after": now(), "settled_at": sa.null()})
+    )
+
+
+@statement
+def discard(tables: Tables, dialect: str, which: frozenset[str]) -> sa.Executable:
+    """Dead letters are deleted."""
+    chosen = _chosen(tables, dialect, "failed", which)
+    return sa.delete(tables.row).where(tables.row.c.id.in_(chosen)).returning(tables.row.c.id)
+
+
+# -- prune -----------------------------------------------------------------------------------------------------------
+
+
+@statement
+def prune(tables: Tables, dialect: str, status: str) -> sa.Executable:
+    """Delete the oldest rows that ended in ``status`` more than ``age`` seconds ago, a batch at a time.
+
+    PostgreSQL goes from the index to the rows by their places, which halves what it reads; rows that are locked wait
+    for the next time.
+    """
+    row = tables.row
+    place: Any = sa.literal_column(f"{row.fullname}.ctid") if dialect == POSTGRESQL else row.c.id
+    old = (
+        sa.select(place)
+        .select_from(row)
+        .where(row.c.status == literal(status), row.c.settled_at < after(-sa.bindparam("age", type_=sa.Float())))
+        .order_by(row.c.settled_at)
+        .limit(sa.bindparam("limit", type_=sa.BigInteger()))
+        .with_for_update(skip_locked=True)
+    )
+    chosen = row.c.id.in_(old) if dialect == SQLITE else place == sa.any_(sa.func.array(old.scalar_subquery()))
+    return sa.delete(row).where(chosen).returning(row.c.id)
+
+
+@statement
+def forget_once(tables: Tables, dialect: str) -> sa.Delete:
+    """Markers of rows that are gone."""
+    ids = given(dialect, "ids", id=sa.BigInteger())
+    return sa.delete(tables.once).where(tables.once.c.row_id.in_(sa.select(ids.c.id)))
+
+
+@statement
+def mark_once(tables: Tables, dialect: str) -> sa.Insert:
+    """Note that a delivery's effects are committed with this transaction; no row comes back where they were before.
+
+    It waits for another transaction that notes the same, and then knows how that one ended.
+    """
+    insert: Any = (postgresql if dialect == POSTGRESQL else sqlite).insert(tables.once)
+    insert = insert.values(
+        row_id=sa.bindparam("row_id", type_=sa.BigInteger()),
+        task_id=sa.bindparam("task_id", type_=sa.Text()),
+        created_at=now(),
+    )
+    noted: sa.Insert = insert.on_conflict_do_nothing().returning(tables.once.c.row_id)
+    return noted
