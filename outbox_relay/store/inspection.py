@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from datetime import timedelta
 
+    from outbox_relay.core.processes import RelayInfo, WorkerInfo
     from outbox_relay.store.operator import RowDetail
     from outbox_relay.store.outbox import Store
-    from outbox_relay.store.statements.register import RelayInfo, WorkerInfo
 
 
 class Inspection:
