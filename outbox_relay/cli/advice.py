@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
+from outbox_relay.worker.warnings import warnings_of
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from celery import Celery
 
@@ -15,7 +17,7 @@ if TYPE_CHECKING:
 
 CONSUMER_TIMEOUT = 1800  # RabbitMQ's default, in seconds
 VISIBILITY_TIMEOUT = 3600  # kombu's default on Redis, in seconds
-NO_LIMIT_POOLS = ("solo", "threads", "gevent", "eventlet")
+POOLS = ("prefork", "solo", "threads", "gevent", "eventlet")
 
 
 class Level(str, Enum):
@@ -51,7 +53,7 @@ def fault(subject: str, text: str, cure: str) -> Finding:
 def advise(app: Celery, settings: Settings | None, transport: str) -> list[Finding]:
     """Look at the app's configuration, its tasks and its queues, for a broker of the kombu transport ``transport``."""
     tasks = [task for name, task in sorted(app.tasks.items()) if not name.startswith("celery.")]
-    found = [*_transport(transport), *_tasks(app, tasks), *_queues(app, settings)]
+    found = [*_transport(transport), *_tasks(app, settings), *_queues(app, settings)]
     match transport:
         case "amqp" | "pyamqp" | "amqps" | "librabbitmq":
             found += _rabbitmq(app, tasks)
@@ -75,37 +77,22 @@ def _transport(transport: str) -> Iterator[Finding]:
         )
 
 
-def _tasks(app: Celery, tasks: Sequence[Any]) -> Iterator[Finding]:
+def _tasks(app: Celery, settings: Settings | None) -> Iterator[Finding]:
     if app.conf.task_always_eager:
         yield warning(
             "tasks",
             "task_always_eager is on: delay() runs a task at once, in the caller's process, and stages nothing",
             "leave task_always_eager off wherever the outbox is on",
         )
-    early = [task for task in tasks if not task.acks_late]
-    if early and not app.conf.get("worker_soft_shutdown_timeout"):
-        yield warning(
-            "tasks",
-            f"{named(early)} acknowledge before they run: a cold shutdown loses the message, and the outbox runs the "
-            "task again from its row",
-            "task_acks_late = True, or worker_soft_shutdown_timeout = 30 so that a running task may end",
-        )
-    endless = [task for task in tasks if task.acks_late and not task.acks_on_failure_or_timeout]
-    if endless:
-        yield warning(
-            "tasks",
-            f"{named(endless)} would run again and again: a task that fails or meets its time limit goes back to the "
-            "broker each time",
-            "task_acks_on_failure_or_timeout = True",
-        )
-    limited = [task for task in tasks if _limit(app, task) is not None]
-    pool = str(app.conf.worker_pool)
-    if limited and any(pool == name or f".{name}" in pool for name in NO_LIMIT_POOLS):
-        yield warning(
-            "tasks",
-            f"the worker pool {pool} does not enforce the time limits of {named(limited)}",
-            "use the prefork pool for tasks with time limits",
-        )
+    if settings is not None:
+        for text in warnings_of(app, _pool(app), settings):
+            yield Finding(Level.WARNING, "worker", text)
+
+
+def _pool(app: Celery) -> str:
+    """The pool that the configuration asks for, by its short name; ``worker --pool`` may say otherwise."""
+    name = str(app.conf.worker_pool)
+    return next((short for short in POOLS if short in name), name)
 
 
 def _rabbitmq(app: Celery, tasks: Sequence[Any]) -> Iterator[Finding]:
@@ -189,8 +176,8 @@ def _limit(app: Celery, task: Any) -> float | None:
     return limit
 
 
-def named(tasks: Iterable[Any], most: int = 3, name: Callable[[Any], str] = lambda task: str(task.name)) -> str:
+def named(tasks: Iterable[Any], most: int = 3) -> str:
     """Return the names of tasks, the first few of them."""
-    names = [name(task) for task in tasks]
+    names = [str(task.name) for task in tasks]
     rest = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + rest

@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 import sqlalchemy as sa
+from kombu.utils.url import maybe_sanitize_url
 from rich.text import Text
 
 from outbox_relay.cli.advice import Finding, Level, advise, fault, fine, warning
 from outbox_relay.cli.output import console, print_json, visible
-from outbox_relay.cli.session import explain, first_line, json_option, open_outbox, verb
+from outbox_relay.cli.session import command, explain, first_line, json_option, open_outbox, verb
 from outbox_relay.errors import OutboxError, SettingsError
 from outbox_relay.settings import ENABLE_HINT
 
@@ -80,7 +81,7 @@ def database(outbox: Outbox) -> Iterator[Finding]:
     try:
         version = outbox.store.check_schema()
     except OutboxError as error:
-        yield fault("tables", str(error), "celery -A … outbox migrate")
+        yield fault("tables", str(error), f"run {command('migrate')}, or install the outbox_relay that fits them")
     else:
         yield fine("tables", f"version {version}, prefix {outbox.settings.table_prefix}")
 
@@ -101,10 +102,7 @@ def _server(outbox: Outbox, connection: sa.Connection) -> Iterator[Finding]:
 
 
 def _pooled(connection: sa.Connection, settings: Settings) -> Iterator[Finding]:
-    """A pooler between us and the server answers with its own backend's number at connect, the server with its own."""
-    greeted = connection.connection.dbapi_connection.info.backend_pid  # type: ignore[union-attr]  # psycopg's own
-    pooled = greeted != connection.exec_driver_sql("SELECT pg_backend_pid()").scalar()
-    if pooled and settings.wake == "notify" and settings.listen_url is None:
+    if connection.info.get("outbox_pooled") and settings.wake == "notify" and settings.listen_url is None:
         yield warning(
             "database",
             "there is a connection pooler before it, behind which LISTEN may hear nothing: the relay would only poll",
@@ -123,7 +121,7 @@ def transport_of(app: Celery) -> str:
 def broker(app: Celery) -> Iterator[Finding]:
     """Connect to the broker."""
     with app.connection_for_write() as connection:
-        address = connection.as_uri()
+        address = maybe_sanitize_url(str(app.conf.broker_write_url or app.conf.broker_url))
         try:
             connection.ensure_connection(max_retries=1, timeout=BROKER_TIMEOUT)
             yield fine("broker", f"{_product(connection)} at {address}")

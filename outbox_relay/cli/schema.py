@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import click
-import sqlalchemy as sa
 
 from outbox_relay.cli.output import say
 from outbox_relay.cli.session import open_outbox, verb
@@ -20,10 +19,8 @@ def migrate(sql: bool) -> None:
     and the shop has not been held up; run it again.
     """
     outbox = open_outbox()
-    if sql:
-        dialect = sa.make_url(outbox.settings.database_url).get_backend_name()
-        click.echo(migrations.migration_sql(dialect, outbox.tables).strip())
-        return
-    revision = migrations.migrate(outbox.store.engine, outbox.tables)
-    where = outbox.store.engine.url.render_as_string(hide_password=True)
-    say(f"the outbox's tables in {where} are up to date (revision {revision})")
+    engine = outbox.store.engine
+    migrations.migrate(engine, outbox.settings.table_prefix, outbox.settings.schema, sql=sql)
+    if not sql:
+        version = outbox.store.check_schema()
+        say(f"the outbox's tables in {engine.url.render_as_string(hide_password=True)} are of version {version}")

@@ -53,6 +53,12 @@ def json_option(function: F) -> F:
     return click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output.")(function)
 
 
+def command(verb_line: str) -> str:
+    """Return the whole command line of a verb, for the app at hand."""
+    app = click.get_current_context().find_root().params.get("app")
+    return f"celery -A {app if isinstance(app, str) else 'proj'} outbox {verb_line}"
+
+
 def open_outbox() -> Outbox:
     """Return the outbox of the app that ``-A`` names; an app without one is given one.
 
@@ -61,10 +67,10 @@ def open_outbox() -> Outbox:
     """
     context = click.get_current_context()
     if context.find_root().params.get("app") is None:
-        verb_path = context.command_path.partition(" ")[2]
+        verb_line = context.command_path.partition(" ")[2]
         raise click.UsageError(
-            f"no app is named: write celery -A proj {verb_path}, with the module of your Celery app, "
-            f"or celery -A outbox_relay {verb_path} for the built-in one"
+            f"no app is named: write 'celery -A proj {verb_line}', with the module of your Celery app, "
+            f"or 'celery -A outbox_relay {verb_line}' for the built-in one"
         )
     app = context.obj.app
     if getattr(app, "outbox", None) is None:
@@ -86,7 +92,7 @@ def explain(error: BaseException) -> str | None:
     """Say in a sentence what went wrong and what to do; None where it is a fault of the program itself."""
     match error:
         case OutboxError():
-            return str(error)
+            return str(error).replace("'outbox migrate'", f"'{command('migrate')}'")
         case sa.exc.NoSuchModuleError() | sa.exc.ArgumentError():
             return (
                 f"outbox_database_url is not the URL of a database that is known here: {first_line(error)}; write one "

@@ -1,0 +1,156 @@
+"""``ls``, ``show``, ``cancel``: rows, one by one or many."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from outbox_relay.cli.output import confirmed, console, facts, note, print_json, say, table
+from outbox_relay.cli.revoke import revoke
+from outbox_relay.cli.session import Refused, json_option, open_outbox, open_store, verb
+from outbox_relay.core.lifecycle import Status
+from outbox_relay.core.row import RowFilter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from outbox_relay.core.row import RowDetail
+    from outbox_relay.store.outbox import Store
+
+PREVIEW = 10
+BRIEF = 60
+COLUMNS: Mapping[str, Callable[[RowDetail], Any]] = {
+    "id": lambda row: row.id,
+    "status": lambda row: row.status,
+    "task": lambda row: row.task,
+    "namespace": lambda row: row.namespace,
+    "queue": lambda row: row.task_queue if row.node is None else f"{row.task_queue}@{row.node}",
+    "attempt": lambda row: row.attempt,
+    "created": lambda row: row.created_at,
+    "due": lambda row: row.visible_after if row.status is Status.PENDING else None,
+    "error": lambda row: brief(row.error),
+}
+
+
+@click.command()
+@click.option("--namespace", metavar="N", help="Only rows of this namespace.")
+@click.option("--status", type=click.Choice([status.value for status in Status]), help="Only rows in this state.")
+@click.option("--task", metavar="T", help="Only rows of this task.")
+@click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="At most so many.")
+@json_option
+@verb
+def ls(namespace: str | None, status: str | None, task: str | None, limit: int, as_json: bool) -> None:
+    """List rows: the newest first; with --status pending the next due, else the last ended."""
+    store = open_store(open_outbox())
+    rows = store.ls(namespace=namespace, status=status, task=task, limit=limit + 1)
+    show_rows(store, rows[:limit], more=len(rows) > limit, as_json=as_json)
+
+
+@click.command()
+@click.argument("key")
+@json_option
+@verb
+def show(key: str, as_json: bool) -> None:
+    """Show everything about a row but its arguments. KEY is a row id, a dispatch key or a task id."""
+    show_row(open_store(open_outbox()), key, as_json=as_json)
+
+
+@click.command()
+@click.argument("keys", metavar="[KEY]...", nargs=-1)
+@click.option("--workflow", metavar="W", help="Every row of this workflow.")
+@click.option("--terminate", is_flag=True, help="End the task where it runs already (prefork workers).")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@verb
+def cancel(keys: tuple[str, ...], workflow: str | None, terminate: bool, yes: bool) -> None:
+    """Cancel rows that are pending or claimed; where one is with a worker already, its task is revoked too.
+
+    A task that runs all the same is not ended by this (unless --terminate is given): its row then says that it ran.
+    """
+    if bool(keys) == bool(workflow):
+        raise click.UsageError("name rows by KEY, or all rows of a workflow with --workflow")
+    outbox = open_outbox()
+    store = open_store(outbox)
+    if workflow is not None:
+        rows = [row for row in store.ls(workflow_id=workflow, limit=10_000) if row.status in OPEN]
+        wanted = RowFilter(workflow_id=workflow)
+        what = f"the workflow {workflow}"
+    else:
+        found = [one_row(store, key) for key in keys]
+        rows = [row for row in found if row.status in OPEN]
+        wanted = RowFilter(ids=tuple(row.id for row in found))
+        what = ", ".join(keys)
+    if not rows:
+        raise Refused(f"nothing to cancel: no row of {what} is pending or claimed")
+    preview(rows)
+    if not confirmed(f"cancel {count(len(rows), 'row')}", yes=yes):
+        raise Refused("nothing was cancelled")
+    cancelled = store.cancel(wanted)
+    say(f"cancelled {count(len(cancelled), 'row')}")
+    revoke(outbox, [row for row in cancelled if row.published], terminate=terminate)
+
+
+OPEN = (Status.PENDING, Status.CLAIMED)
+
+
+# -- shared with the verbs for dead letters -----------------------------------------------------------------------
+
+
+def brief(text: str | None, most: int = BRIEF) -> str | None:
+    """Return the first line of an error, and not too much of it."""
+    if text is None:
+        return None
+    line = text.strip().partition("\n")[0]
+    return line if len(line) <= most else line[: most - 1] + "…"
+
+
+def count(number: int, thing: str) -> str:
+    """Return a number of things in words."""
+    return f"{number} {thing}" if number == 1 else f"{number:,} {thing}s"
+
+
+def one_row(store: Store, key: str) -> RowDetail:
+    """Return the row that a key names.
+
+    Raises:
+        Refused: there is none, or several namespaces have one.
+    """
+    rows = store.find(key)
+    if not rows:
+        raise Refused(f"no row has the id, the dispatch key or the task id {key}")
+    if len(rows) > 1:
+        ids = ", ".join(f"{row.id} ({row.namespace})" for row in rows)
+        raise Refused(f"{len(rows)} rows have the key {key}: name one by its id: {ids}")
+    return rows[0]
+
+
+def show_rows(store: Store, rows: Sequence[RowDetail], *, more: bool, as_json: bool) -> None:
+    """Print a list of rows."""
+    if as_json:
+        print_json(rows)
+    elif rows:
+        console().print(table(COLUMNS, rows, now=store.now()))
+        if more:
+            note(f"there are more: these are the first {len(rows)}")
+    else:
+        say("no rows")
+
+
+def show_row(store: Store, key: str, *, as_json: bool) -> None:
+    """Print everything about one row."""
+    row = one_row(store, key)
+    if as_json:
+        print_json(row)
+    else:
+        console().print(
+            facts((one.name, value) for one in fields(row) if (value := getattr(row, one.name)) is not None)
+        )
+
+
+def preview(rows: Sequence[RowDetail]) -> None:
+    """Print, to standard error, the rows that would be touched."""
+    out = console(stderr=True)
+    out.print(table({name: COLUMNS[name] for name in ("id", "status", "task", "namespace", "error")}, rows[:PREVIEW]))
+    if len(rows) > PREVIEW:
+        out.print(f"… and {len(rows) - PREVIEW:,} more", style="dim")

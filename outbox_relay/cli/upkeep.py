@@ -1,0 +1,71 @@
+"""``rearm`` and ``prune``: what a relay does by itself, at an operator's word."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import click
+
+from outbox_relay import beat
+from outbox_relay.cli.output import confirmed, console, say
+from outbox_relay.cli.rows import count
+from outbox_relay.cli.session import Refused, open_outbox, open_store, verb
+from outbox_relay.core.leases import rearmed
+
+if TYPE_CHECKING:
+    from outbox_relay.outbox import Outbox
+
+AT_ONCE = 1_000
+FORGET_AFTER = timedelta(days=1)
+
+
+@click.command()
+@click.option(
+    "--queue", metavar="Q", help="The broker queue that is lost: its rows are re-armed without further proof."
+)
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@verb
+def rearm(queue: str | None, yes: bool) -> None:
+    """Ask the relays to look for stale claims now; with --queue, re-arm a lost queue's rows.
+
+    --queue is your word that the broker lost that queue: every row published to it is published again, but those that
+    a live worker says it holds. Where the queue is not lost, its tasks run twice.
+    """
+    outbox = open_outbox()
+    if queue is None:
+        outbox.require_enabled()
+        options = {"queue": outbox.queues.relay, "exchange": "", "routing_key": outbox.queues.relay.name}
+        expires = outbox.settings.rearm_interval.total_seconds()
+        outbox.app.send_task(beat.REARM, expires=expires, ignore_result=True, retry=False, **options)
+        say("the relays have been asked to re-arm")
+        return
+    _rearm_queue(outbox, queue, yes=yes)
+
+
+def _rearm_queue(outbox: Outbox, queue: str, *, yes: bool) -> None:
+    store = open_store(outbox)
+    if not confirmed(f"publish again every row that waits in {queue}", yes=yes):
+        raise Refused("nothing was re-armed")
+    before = store.now()  # what a relay publishes meanwhile is not lost
+    live = [worker.instance for worker in store.workers(outbox.settings.worker_ttl) if worker.live]
+    total = 0
+    while done := store.rearm_queue(rearmed, queue=queue, before=before, live=live, limit=AT_ONCE):
+        total += len(done)
+    say(f"re-armed {count(total, 'row')} of the queue {queue}")
+
+
+@click.command()
+@verb
+def prune() -> None:
+    """Delete rows that ended longer ago than they are kept (outbox_retention_done, outbox_retention_failed)."""
+    outbox = open_outbox()
+    store = open_store(outbox)
+    settings = outbox.settings
+    total = 0
+    with console(stderr=True).status("pruning") as progress:
+        while pruned := store.prune(done=settings.retention_done, failed=settings.retention_failed):
+            total += pruned
+            progress.update(f"pruned {total:,} rows")
+    store.forget_processes(FORGET_AFTER)
+    say(f"pruned {count(total, 'row')}")

@@ -1,0 +1,115 @@
+"""What can be wrong is told in a sentence that says what to do, with the exit code for it, and no traceback."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+import sqlalchemy as sa
+
+if TYPE_CHECKING:
+    from tests.cli.conftest import Shop
+    from tests.support.servers import Postgres
+
+
+def test_no_app_is_misuse(light_shop: Shop) -> None:
+    result = light_shop.outbox("status", app=None)
+    assert result.code == 2
+    assert "celery -A proj outbox status" in result.err
+
+
+def test_an_unknown_verb_is_misuse(light_shop: Shop) -> None:
+    assert light_shop.outbox("explode").code == 2
+
+
+def test_missing_tables_are_told_with_the_command_that_makes_them(shop: Shop) -> None:
+    for verb in ("status", "ls", "relay", "prune"):
+        result = shop.outbox(verb)
+        assert (result.code, result.out) == (1, "")
+        assert "celery -A shop outbox migrate" in result.err
+
+
+@pytest.mark.parametrize(("version", "says"), [(-1, "outbox migrate"), (99, "upgrade outbox_relay")])
+def test_tables_of_another_version_are_refused(shop: Shop, version: int, says: str) -> None:
+    shop.ok("migrate")
+    engine = sa.create_engine(shop.database)
+    with engine.begin() as connection:
+        connection.execute(sa.text("UPDATE outbox_meta SET schema_version = :version"), {"version": version})
+    engine.dispose()
+    result = shop.outbox("status")
+    assert result.code == 1
+    assert says in result.err
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("shop.db", "outbox_database_url"),
+        ("nosuch://localhost/x", "nosuch"),
+        ("mysql+pymysql://localhost/x", "mysql"),
+        ("sqlite:////nowhere/at/all/x.db", "unable to open database file"),
+        ("postgresql+psycopg://127.0.0.1:9/x", "database"),
+    ],
+)
+def test_a_database_that_cannot_be_used_is_told(light_shop: Shop, url: str, says: str) -> None:
+    light_shop.configure(outbox_database_url=url)
+    for verb in ("migrate", "status", "check"):
+        result = light_shop.outbox(verb)
+        assert result.code == 1
+        assert says in result.err + result.out
+
+
+def test_a_database_that_is_down_is_told(big_shop: Shop, postgres: Postgres) -> None:
+    big_shop.ok("migrate")
+    postgres.stop()
+    try:
+        result = big_shop.outbox("status")
+    finally:
+        postgres.start()
+    assert result.code == 1
+    assert "database" in result.err
+    assert len(result.err.splitlines()) == 1
+
+
+def test_the_password_is_never_printed(light_shop: Shop) -> None:
+    light_shop.configure(
+        outbox_database_url="postgresql+psycopg://shop:geheim@127.0.0.1:9/x", broker="amqp://shop:geheim@127.0.0.1:9//"
+    )
+    for verb in ("check", "status", "migrate", "relay"):
+        result = light_shop.outbox(verb)
+        assert result.code == 1
+        assert "geheim" not in result.out + result.err
+
+
+def test_settings_that_are_refused_are_named(light_shop: Shop) -> None:
+    light_shop.configure(outbox_batch_size=0)
+    for verb in ("check", "status", "relay", "migrate"):
+        result = light_shop.outbox(verb)
+        assert result.code == 1
+        assert "outbox_batch_size" in result.out + result.err
+
+
+def test_a_dormant_outbox_can_be_looked_at_and_not_run(light_shop: Shop) -> None:
+    light_shop.configure(outbox_enabled=False)
+    light_shop.ok("migrate")
+    assert "dormant" in light_shop.ok("check").out
+    assert light_shop.outbox("status").code == 0
+    result = light_shop.outbox("relay")
+    assert result.code == 1
+    assert "outbox_enabled = True" in result.err
+
+
+def test_an_app_without_an_outbox_is_given_one(light_shop: Shop) -> None:
+    (light_shop.folder / "plain.py").write_text(
+        "from celery import Celery\n"
+        f"app = Celery('plain', broker={light_shop.broker!r})\n"
+        f"app.conf.update(outbox_enabled=True, outbox_database_url={light_shop.database!r})\n"
+    )
+    assert light_shop.outbox("migrate", app="plain").code == 0
+    assert light_shop.outbox("status", app="plain").code == 0
+
+
+def test_a_broken_app_is_told_by_celery(light_shop: Shop) -> None:
+    result = light_shop.outbox("status", app="nosuchmodule")
+    assert result.code == 2
+    assert "nosuchmodule" in result.err
