@@ -3,31 +3,33 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from kombu import Connection, Producer
-from kombu.exceptions import KombuError
+from kombu.transport import virtual
 
+from outbox_relay.publish.kombu_link import KombuLink
 from outbox_relay.publish.receipts import Outcome, Publisher, Receipt
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from kombu import Connection
+
     from outbox_relay.events import Events
     from outbox_relay.publish.envelope import Outgoing
 
+PATIENCE = 2.0  # seconds to look for a broker that is away
+
 
 class OneByOnePublisher(Publisher):
-    """Publish with kombu's own producer."""
+    """Publish each message with the transport's own call; one that returned without an error is confirmed."""
 
     def __init__(self, connection: Connection, events: Events | None = None) -> None:
-        self._connection = connection
-        self._events = events
-        self._open = False
+        self._link = KombuLink(connection, events)
 
     @property
     def connected(self) -> bool:
-        return self._open
+        return self._link.connected
 
     @property
     def blocked(self) -> bool:
@@ -36,46 +38,63 @@ class OneByOnePublisher(Publisher):
     def publish(self, messages: Sequence[Outgoing], *, timeout: float) -> list[Receipt]:
         deadline = time.monotonic() + timeout
         receipts = [Receipt(message.key, Outcome.UNSENT) for message in messages]
-        lost = (*self._connection.connection_errors, *self._connection.channel_errors, KombuError, OSError)
-        try:
-            self._connection.ensure_connection(max_retries=1, interval_start=0, interval_step=0, timeout=timeout)
-            producer = Producer(self._connection.default_channel)
-        except lost as error:
-            self.close()
-            for receipt in receipts:
-                receipt.detail = repr(error)
-            return receipts
-        self._open = True
         for message, receipt in zip(messages, receipts, strict=True):
-            if time.monotonic() >= deadline:
+            if (left := deadline - time.monotonic()) <= 0:
                 break
-            properties = dict(message.properties)
-            priority = properties.pop("priority", None)
-            expiration = properties.pop("expiration", None)
             try:
-                producer.publish(
-                    message.body,
-                    exchange=message.target.exchange,
-                    routing_key=message.target.routing_key,
-                    declare=[message.target.queue],
-                    content_type=message.content_type,
-                    content_encoding=message.content_encoding,
-                    headers=message.headers,
-                    priority=priority or 0,
-                    expiration=None if expiration is None else int(expiration) / 1000,
-                    **properties,
-                )
-                receipt.outcome = Outcome.CONFIRMED
-            except lost as error:
-                receipt.outcome, receipt.detail = Outcome.UNKNOWN, repr(error)
-                self.close()
+                self._link.open(min(left, PATIENCE))
+            except self._link.lost as error:
+                receipt.detail = str(error)
                 break
+            self._publish_one(message, receipt)
         return receipts
 
+    def _publish_one(self, message: Outgoing, receipt: Receipt) -> None:
+        target, link = message.target, self._link
+        try:
+            prepared = prepare(link.channel, message)
+            link.declare(target.queue, target.exchange)
+            if not has_route(link.channel, target.exchange, target.routing_key):
+                link.declare(target.queue, target.exchange, again=True)
+                if not has_route(link.channel, target.exchange, target.routing_key):
+                    receipt.outcome = Outcome.UNROUTABLE
+                    receipt.detail = f"no queue is bound to {target.exchange!r} with {target.routing_key!r}"
+                    return
+            receipt.outcome = Outcome.UNKNOWN
+            link.channel.basic_publish(prepared, exchange=target.exchange, routing_key=target.routing_key)
+            receipt.outcome = Outcome.CONFIRMED
+        except link.lost as error:
+            receipt.detail = str(error)
+            link.lose(error)
+        except link.refused as error:
+            receipt.outcome, receipt.detail = Outcome.REFUSED, str(error)
+        except (TypeError, ValueError, LookupError, OverflowError, RecursionError) as error:
+            receipt.outcome, receipt.detail = Outcome.UNSENDABLE, repr(error)
+
     def pulse(self) -> None:
-        if not self.connected:
-            self.publish([], timeout=1)
+        self._link.pulse()
 
     def close(self) -> None:
-        self._open = False
-        self._connection.release()
+        self._link.close()
+
+
+def prepare(channel: Any, message: Outgoing) -> Any:
+    """Make the form in which a channel of kombu's takes a message."""
+    properties = dict(message.properties)
+    priority = properties.pop("priority", None)
+    return channel.prepare_message(
+        message.body, priority, message.content_type, message.content_encoding, dict(message.headers), properties
+    )
+
+
+def has_route(channel: Any, exchange: str, routing_key: str) -> bool:
+    """Whether a message would reach a queue; kombu's virtual transports drop one that would not, without a word."""
+    if not exchange or not isinstance(channel, virtual.Channel):
+        return True
+    kind = channel.typeof(exchange)
+    if kind.type == "fanout":
+        return True
+    try:
+        return bool(kind.lookup(channel.get_table(exchange), exchange, routing_key, None))
+    except KeyError:  # no bindings at all
+        return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from kombu import Connection
@@ -27,6 +28,11 @@ def open_publisher(
     connection = source.clone() if isinstance(source, Connection) else source.connection_for_write()
     if driver_type(connection) == "amqp":
         return RabbitPublisher(connection, events, heartbeat)
+    if driver_type(connection) == "redis":
+        with suppress(ImportError):  # a kombu before 5.7 has no pipelines
+            from outbox_relay.publish.redis_batch import RedisPublisher  # noqa: PLC0415 - needs the redis extra
+
+            return RedisPublisher(connection, events)
     return OneByOnePublisher(connection, events)
 
 

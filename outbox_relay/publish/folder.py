@@ -1,0 +1,398 @@
+"""Message queues in a folder: what the embedded broker stores, and how processes share it without losing any of it.
+
+One file a message, one folder a queue. A message appears by being renamed into its queue when it is whole, and is taken
+by being renamed out of it, so that it has one taker. What a process has taken lies in a folder of its own, guarded by a
+lock that the operating system lifts when the process ends, however it ends: whoever finds the lock free puts the
+messages back. Nothing is synced to the disk: a message outlives every process, but not a power cut.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import heapq
+import itertools
+import json
+import os
+import threading
+import time
+import weakref
+from collections import deque
+from contextlib import contextmanager, suppress
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+from uuid import uuid4
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+QUEUES, TAKEN, PARTS, EXCHANGES = "queues", "taken", "parts", "exchanges"
+LOCK = "lock"
+AGAIN = ".again"  # ends the name of a message that has been taken before
+EXPIRES = ".expires"  # holds after how many seconds without a consumer a queue is no more
+LOOK_AHEAD = 256  # names kept of one look into a queue
+MTIME_GRAIN = 1.0  # seconds for which a folder's time of change is not trusted: two changes may share one time
+RECOVER_EVERY = 1.0
+STALE_PART = 3600.0
+
+Binding = tuple[str, str, str]  # routing key, pattern, queue
+
+
+class Folder:
+    """A broker's folder. Safe for any number of processes, and for one thread at a time in each."""
+
+    def __init__(self, root: str | Path) -> None:
+        self.root = Path(root).absolute()
+        self._make_folders()
+        _sweep_parts(self.root / PARTS)
+        self._numbers = itertools.count()
+        self._ahead: dict[str, deque[str]] = {}
+        self._quiet: dict[str, int] = {}
+        self._paths: dict[str, str] = {}
+
+    def _make_folders(self) -> None:
+        for name in (QUEUES, TAKEN, PARTS, EXCHANGES):
+            (self.root / name).mkdir(parents=True, exist_ok=True)
+
+    # -- put and take ---------------------------------------------------------------------------------------------
+
+    def put(self, queue: str, data: bytes, *, priority: int = 0) -> None:
+        """Add a message behind all of its priority; a higher one (0 to 9) goes first."""
+        name = f"{9 - priority}-{time.time_ns():020d}-{next(self._numbers):08d}-{uuid4().hex}"
+        part = os.path.join(self.root, PARTS, name)
+        path = self._path(queue)
+        try:
+            _write(part, data)
+            os.rename(part, os.path.join(path, name))
+        except FileNotFoundError:  # the queue is new, or somebody has cleared the folder
+            self._make_folders()
+            os.makedirs(path, exist_ok=True)
+            _write(part, data)
+            os.rename(part, os.path.join(path, name))
+
+    def take(self, queue: str, keeper: Keeper) -> Taken | None:
+        """Take the next message of a queue into ``keeper``'s hands, or return None where there is none."""
+        ahead = self._ahead.get(queue)
+        if not ahead:
+            ahead = self._ahead[queue] = self._look(queue)
+        path = self._path(queue)
+        while ahead:
+            name = ahead.popleft()
+            held = keeper.place_for(os.path.basename(path), name)
+            try:
+                os.rename(os.path.join(path, name), held)
+            except FileNotFoundError:
+                keeper.check()
+                continue  # somebody else was faster
+            with open(held, "rb") as file:
+                return Taken(queue, held, file.read(), redelivered=name.endswith(AGAIN))
+        return None
+
+    def give_back(self, taken: Taken) -> None:
+        """Put a message back to where it was in its queue."""
+        _put_back(self.root, taken.path)
+        self._ahead.pop(taken.queue, None)
+
+    def head(self, queue: str) -> bytes | None:
+        """Return the next message of a queue, and leave it there."""
+        path = self._path(queue)
+        for name in _names(path, 1):
+            with suppress(FileNotFoundError), open(os.path.join(path, name), "rb") as file:
+                return file.read()
+        return None
+
+    def size(self, queue: str) -> int:
+        try:
+            with os.scandir(self._path(queue)) as entries:
+                return sum(1 for entry in entries if not entry.name.startswith("."))
+        except FileNotFoundError:
+            return 0
+
+    def purge(self, queue: str) -> int:
+        """Delete the messages of a queue, and return how many there were."""
+        path, purged = self._path(queue), 0
+        self._ahead.pop(queue, None)
+        with suppress(FileNotFoundError), os.scandir(path) as entries:
+            for entry in entries:
+                if not entry.name.startswith("."):
+                    with suppress(FileNotFoundError):
+                        os.unlink(entry.path)
+                        purged += 1
+        return purged
+
+    def remove(self, queue: str) -> None:
+        """Delete a queue with all that is in it."""
+        self.purge(queue)
+        path = self._path(queue)
+        with suppress(FileNotFoundError):
+            os.unlink(os.path.join(path, EXPIRES))
+        with suppress(OSError):  # a message has come meanwhile: then the queue stays
+            os.rmdir(path)
+
+    # -- queues that nobody consumes any more ---------------------------------------------------------------------
+
+    def make(self, queue: str, *, expires: float | None = None) -> None:
+        """Make a queue; with ``expires`` it is given up after so many seconds without a consumer."""
+        path = self._path(queue)
+        os.makedirs(path, exist_ok=True)
+        if expires is not None:
+            Path(path, EXPIRES).write_text(str(expires), "ascii")
+
+    def consumed(self, queue: str) -> None:
+        """Note that a queue has a consumer now."""
+        with suppress(FileNotFoundError):
+            os.utime(os.path.join(self._path(queue), EXPIRES))
+
+    def expired(self, queue: str) -> bool:
+        """Whether a queue has been without a consumer for longer than it may."""
+        mark = Path(self._path(queue), EXPIRES)
+        try:
+            return time.time() - mark.stat().st_mtime > float(mark.read_text("ascii"))
+        except (FileNotFoundError, ValueError):
+            return False
+
+    # -- bindings -------------------------------------------------------------------------------------------------
+
+    def bindings(self, exchange: str) -> list[Binding]:
+        return self._read_bindings(safe_name(exchange))
+
+    def bind(self, exchange: str, binding: Binding) -> None:
+        name = safe_name(exchange)
+        with self._locked_exchanges():
+            known = self._read_bindings(name)
+            if binding not in known:
+                self._write_bindings(name, [*known, binding])
+
+    def unbind(self, exchange: str, queue: str, *, routing_key: str | None = None) -> None:
+        """Remove a queue's bindings to an exchange: the one with ``routing_key``, or all."""
+        self._unbind(
+            safe_name(exchange),
+            lambda row: row[2] != queue or (routing_key is not None and row[0] != routing_key),
+        )
+
+    def unbind_everywhere(self, queue: str) -> None:
+        for path in _folders(self.root / EXCHANGES):
+            if not (name := os.path.basename(path)).startswith("."):
+                self._unbind(name, lambda row: row[2] != queue)
+
+    def _unbind(self, name: str, keep: Callable[[Binding], bool]) -> None:
+        with self._locked_exchanges():
+            known = self._read_bindings(name)
+            kept = [row for row in known if keep(row)]
+            if kept != known:
+                self._write_bindings(name, kept)
+
+    def _read_bindings(self, name: str) -> list[Binding]:
+        try:
+            rows = json.loads((self.root / EXCHANGES / name).read_bytes())
+        except FileNotFoundError:
+            return []
+        return [(key, pattern, queue) for key, pattern, queue in rows]
+
+    def _write_bindings(self, name: str, rows: list[Binding]) -> None:
+        part = self.root / PARTS / uuid4().hex
+        part.write_text(json.dumps(rows))
+        part.rename(self.root / EXCHANGES / name)
+
+    @contextmanager
+    def _locked_exchanges(self) -> Iterator[None]:
+        with open(self.root / EXCHANGES / ".lock", "wb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+    # -- look -----------------------------------------------------------------------------------------------------
+
+    def _look(self, queue: str) -> deque[str]:
+        """Look for messages. A queue that was empty is not read again until its folder has changed."""
+        path = self._path(queue)
+        try:
+            changed = os.stat(path).st_mtime_ns
+        except FileNotFoundError:
+            return deque()
+        if self._quiet.get(queue) == changed:
+            return deque()
+        looked = time.time_ns()
+        names = _names(path, LOOK_AHEAD)
+        if not names and looked - changed > MTIME_GRAIN * 1e9:
+            self._quiet[queue] = changed
+        return deque(names)
+
+    def _path(self, queue: str) -> str:
+        if (path := self._paths.get(queue)) is None:
+            path = self._paths[queue] = os.path.join(self.root, QUEUES, safe_name(queue))
+        return path
+
+
+class Taken:
+    """A message that has been taken, and lies in its taker's folder."""
+
+    __slots__ = ("data", "path", "queue", "redelivered")
+
+    def __init__(self, queue: str, path: str, data: bytes, *, redelivered: bool) -> None:
+        self.queue = queue
+        self.path = path
+        self.data = data
+        self.redelivered = redelivered
+
+    def finish(self) -> None:
+        """Be done with the message. One that is no longer here was put back by somebody who thought us dead."""
+        with suppress(FileNotFoundError):
+            os.unlink(self.path)
+
+
+class Keeper:
+    """The folder of what one connection has taken, and the lock that says that its process lives."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._mutex = threading.Lock()
+        self._path: str | None = None
+        self._lock: int | None = None
+        self._recovered_at = 0.0
+        _keepers.add(self)
+
+    def place_for(self, queue: str, name: str) -> str:
+        """Return where to put a message that is being taken."""
+        with self._mutex:
+            if self._path is None:
+                self._open()
+            return f"{self._path}/{queue}!{name}"
+
+    def _open(self) -> None:
+        """Make the folder. It gets its name only when its lock is held, so that nobody takes it for a dead one's."""
+        name = uuid4().hex
+        part, path = self._root / PARTS / name, self._root / TAKEN / name
+        part.mkdir()
+        self._lock = os.open(part / LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o666)
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        part.rename(path)
+        self._path = str(path)
+
+    def check(self) -> None:
+        """Make the folder anew at the next message, if somebody has deleted it."""
+        if self._path is not None and not os.path.isdir(self._path):
+            self.forget()
+
+    def recover(self) -> int | None:
+        """Put back what processes hold that have died, and return how many messages that were.
+
+        It looks once in a while, and returns None in between.
+        """
+        now = time.monotonic()
+        if now - self._recovered_at < RECOVER_EVERY:
+            return None
+        self._recovered_at = now
+        return sum(_recover(self._root, path) for path in _folders(self._root / TAKEN) if path != self._path)
+
+    def close(self) -> None:
+        """Put back what is still held, and give up the folder."""
+        with self._mutex:
+            path, lock, self._path, self._lock = self._path, self._lock, None, None
+            if path is not None and lock is not None:
+                _empty(self._root, path)
+                os.close(lock)
+
+    def forget(self) -> None:
+        """Let go of folder and lock, without touching them: after a fork they are the parent's."""
+        self._mutex = threading.Lock()
+        lock, self._path, self._lock = self._lock, None, None
+        if lock is not None:
+            os.close(lock)
+
+
+_keepers: weakref.WeakSet[Keeper] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for keeper in list(_keepers):
+        keeper.forget()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def safe_name(name: str) -> str:
+    """Make a file's name of any queue's or exchange's name: readable, and never too long or meaning another folder."""
+    quoted = quote(name, safe="").replace(".", "%2E")
+    if len(quoted) <= 150:
+        return quoted or "%"
+    return f"{quoted[:80]}%{sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()[:32]}"
+
+
+def _names(path: str, most: int) -> list[str]:
+    """Return the first ``most`` messages of a queue in their order."""
+    try:
+        with os.scandir(path) as entries:
+            return heapq.nsmallest(most, (entry.name for entry in entries if not entry.name.startswith(".")))
+    except FileNotFoundError:
+        return []
+
+
+def _folders(path: Path) -> list[str]:
+    try:
+        with os.scandir(path) as entries:
+            return [entry.path for entry in entries]
+    except FileNotFoundError:
+        return []
+
+
+def _write(path: str, data: bytes) -> None:
+    try:
+        with open(path, "wb", buffering=0) as file:
+            view = memoryview(data)
+            while view:
+                view = view[file.write(view) :]
+    except FileNotFoundError:
+        raise
+    except OSError:  # the disk is full
+        with suppress(OSError):
+            os.unlink(path)
+        raise
+
+
+def _sweep_parts(path: Path) -> None:
+    """Delete what writers that died have left unfinished."""
+    for part in _folders(path):
+        with suppress(OSError):
+            if time.time() - os.stat(part).st_mtime > STALE_PART:
+                os.unlink(part)
+
+
+def _recover(root: Path, path: str) -> int:
+    """Put back what lies in a taker's folder, where the taker is dead."""
+    try:
+        lock = os.open(os.path.join(path, LOCK), os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return 0  # another process has just recovered it
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return 0  # its taker lives
+    else:
+        return _empty(root, path)
+    finally:
+        os.close(lock)
+
+
+def _empty(root: Path, path: str) -> int:
+    """Put back all that lies in a taker's folder, and delete the folder. The caller holds its lock."""
+    recovered = 0
+    with suppress(FileNotFoundError):
+        for held in _folders(Path(path)):
+            if not held.endswith("/" + LOCK):
+                _put_back(root, held)
+                recovered += 1
+        os.unlink(os.path.join(path, LOCK))
+        os.rmdir(path)
+    return recovered
+
+
+def _put_back(root: Path, held: str) -> None:
+    queue, _, name = os.path.basename(held).partition("!")
+    if not name.endswith(AGAIN):
+        name += AGAIN
+    target = os.path.join(root, QUEUES, queue)
+    with suppress(FileNotFoundError):  # it has been put back before, or is done
+        os.makedirs(target, exist_ok=True)
+        os.rename(held, os.path.join(target, name))
