@@ -21,7 +21,7 @@ POOL = "prefork"  # a thread cannot be ended, and a revoked task of its would en
 
 
 def revoke(outbox: Outbox, rows: Sequence[Cancelled], *, terminate: bool) -> None:
-    """Revoke the tasks of ``rows`` at the workers that hold them or may be given them; a failure is told, not raised."""
+    """Revoke the tasks of ``rows`` at the workers that hold or may get them; a failure is told, not raised."""
     if not rows:
         return
     workers = [worker for worker in outbox.store.workers(outbox.settings.worker_ttl) if worker.live]
