@@ -163,6 +163,10 @@ class Store:
         """Claimed rows whose lease is over, to look at before :meth:`rearm` judges them; nothing is locked."""
         return self._rearming.stale(limit)
 
+    def queues_in_flight(self, limit: int) -> list[str]:
+        """The queues, ``limit`` at most, of published rows on which no worker has reported yet."""
+        return self._rearming.queues_in_flight(limit)
+
     def rearm(self, judge: Callable[[StaleRow], Judgement], *, limit: int) -> list[Judgement]:
         """Let ``judge`` say what becomes of claimed rows whose lease is over; it is called with the rows locked.
 

@@ -147,6 +147,12 @@ class Rearming:
             self._write(connection, judgements)
         return judgements
 
+    def queues_in_flight(self, limit: int) -> list[str]:
+        parameters = {"limit": limit, "since": self._watermark.floor}
+        with self._db.begin() as connection:
+            found = connection.execute(rearming.queues_in_flight(self._db.tables), parameters).scalars()
+            return [str(one) for one in found]
+
     def _find(self, connection: sa.Connection, limit: int, *, lock: bool) -> list[StaleRow]:
         begun = time.monotonic()
         full = self._watermark.begin(begun)

@@ -138,7 +138,7 @@ class Listener(Waker):
         self._there.close()
 
     def _errors(self) -> tuple[type[Exception], ...]:
-        import psycopg  # for PostgreSQL only
+        import psycopg  # noqa: PLC0415 - for PostgreSQL only
 
         return (psycopg.Error, OSError)
 
@@ -160,7 +160,7 @@ class Listener(Waker):
                     self._on_wake()
 
     def _connect(self) -> Any:
-        import psycopg
+        import psycopg  # noqa: PLC0415 - for PostgreSQL only
 
         url = self._url.set(drivername="postgresql+psycopg")
         arguments, options = url.get_dialect()().create_connect_args(url)

@@ -58,6 +58,28 @@ def orphans(tables: Tables, dialect: str) -> sa.Select[Any]:
     )
 
 
+ROWS_IN_FLIGHT = 20_000
+
+
+@statement
+def queues_in_flight(tables: Tables) -> sa.Select[Any]:
+    """The queues of published rows on which no worker has reported yet; of the oldest claims, if there are very many."""
+    row = tables.row
+    waiting = (
+        sa.select(row.c.published_to)
+        .where(
+            row.c.status == literal("claimed"),
+            row.c.claimed_at >= sa.bindparam("since", type_=Instant()),
+            row.c.published_to.is_not(None),
+            row.c.worker.is_(None),
+        )
+        .order_by(row.c.claimed_at)
+        .limit(sa.literal_column(str(ROWS_IN_FLIGHT)))
+        .subquery("waiting")
+    )
+    return sa.select(waiting.c.published_to).distinct().limit(sa.bindparam("limit", type_=sa.BigInteger()))
+
+
 @statement
 def rearm(tables: Tables, dialect: str) -> sa.Update:
     """Back to pending, due now. The token stays until the next claim: a report of the lost delivery still counts."""
