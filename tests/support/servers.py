@@ -117,6 +117,7 @@ class Postgres(Server):
             "synchronous_commit": "on",
             "max_connections": 200,
             "max_prepared_transactions": 20,
+            "log_line_prefix": "%m [%p] database=%d application=%a ",
         }
         options = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
         self._process.start([str(self._program), "-D", str(self._data), *options])
@@ -154,6 +155,11 @@ class Postgres(Server):
         with psycopg.connect(self.conninfo(database), autocommit=True, connect_timeout=10) as connection:
             cursor = connection.execute(statement.encode(), parameters or None)
             return cursor.fetchall() if cursor.description else []
+
+    def log_text(self) -> str:
+        """What the server has written to its log."""
+        self._must_be_ours()
+        return self._process.log.read_text(errors="replace")
 
     def create_database(self) -> str:
         name = f"outbox_test_{uuid.uuid4().hex[:12]}"
