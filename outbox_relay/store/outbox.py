@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from outbox_relay.core.leases import Judgement, StaleRow
     from outbox_relay.core.processes import RelayInfo, WorkerInfo
     from outbox_relay.core.row import Batch, Cancelled, Claim, Published, RowDetail
-    from outbox_relay.core.settlement import Policy, Settlement
+    from outbox_relay.core.settlement import Delivery, Policy, Settlement
     from outbox_relay.events import Events
     from outbox_relay.settings import Settings
 
@@ -163,6 +163,10 @@ class Store:
         """Claimed rows whose lease is over, to look at before :meth:`rearm` judges them; nothing is locked."""
         return self._rearming.stale(limit)
 
+    def published_at(self, delivery: Delivery) -> datetime | None:
+        """When a delivery was published; None where it is not its row's last one, or not marked yet."""
+        return self._rearming.published_at(delivery.row_id, delivery.token)
+
     def queues_in_flight(self, limit: int) -> list[str]:
         """The queues, ``limit`` at most, of published rows on which no worker has reported yet."""
         return self._rearming.queues_in_flight(limit)
@@ -210,6 +214,10 @@ class Store:
     def workers(self, ttl: timedelta) -> list[WorkerInfo]:
         """Every worker that has sent a beacon, the latest first; live are those seen within ``ttl``."""
         return self._register.workers(ttl)
+
+    def namespaces(self) -> list[str]:
+        """The names of all namespaces."""
+        return self._register.namespaces()
 
     def forget_processes(self, age: timedelta) -> int:
         """Delete relays and workers that have not been seen for ``age``; returns how many."""

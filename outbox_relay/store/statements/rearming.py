@@ -58,6 +58,17 @@ def orphans(tables: Tables, dialect: str) -> sa.Select[Any]:
     )
 
 
+@statement
+def published_at(tables: Tables) -> sa.Select[Any]:
+    """When a delivery was published; nothing where it is not the row's last one."""
+    row = tables.row
+    same = (
+        row.c.id == sa.bindparam("id", type_=sa.BigInteger()),
+        row.c.claim_token == sa.bindparam("token", type_=sa.Uuid()),
+    )
+    return sa.select(row.c.published_at).where(*same)
+
+
 ROWS_IN_FLIGHT = 20_000
 
 
