@@ -17,17 +17,27 @@ from outbox_relay.publish.publisher import driver_type
 from outbox_relay.relay.outages import Outage
 
 if TYPE_CHECKING:
+    from datetime import timedelta
+
     from kombu import Connection, Message, Queue
 
     from outbox_relay.events import Events
 
-HEARTBEAT = 10.0
+LONGEST_HEARTBEAT = 10
+SHORTEST_HEARTBEAT = 2
 PREFETCH = 500
 QUIET = 0.05  # seconds without a message that end a batch
 WHOLE = 0.5  # seconds after its first message at which a batch ends anyway
 
 
-def consumer_connection(connection: Connection, outbox_name: str, *, visible_after: float) -> Connection:
+def broker_heartbeat(heartbeat: timedelta) -> int:
+    """Return the heartbeat, in seconds, of a relay's connection to the broker, from that of the workers' beacons."""
+    return min(max(round(heartbeat.total_seconds()), SHORTEST_HEARTBEAT), LONGEST_HEARTBEAT)
+
+
+def consumer_connection(
+    connection: Connection, outbox_name: str, *, heartbeat: int, visible_after: float
+) -> Connection:
     """Return ``connection`` made anew for a relay's consumer.
 
     A broken connection is noticed within a few heartbeats. On Redis, what a dead relay had in hand comes back after
@@ -36,7 +46,7 @@ def consumer_connection(connection: Connection, outbox_name: str, *, visible_aft
     options: dict[str, Any] = dict(connection.transport_options or {})
     kind = driver_type(connection)
     if kind == "amqp":
-        options.update(read_timeout=2 * HEARTBEAT)  # a broker that does not answer is as good as gone
+        options.update(read_timeout=2 * heartbeat)  # a broker that does not answer is as good as gone
     elif kind == "redis":
         options.update(
             visibility_timeout=visible_after,
@@ -46,7 +56,7 @@ def consumer_connection(connection: Connection, outbox_name: str, *, visible_aft
             unacked_mutex_expire=max(int(visible_after), 1),
             unacked_restore_throttle=1,
         )
-    made: Connection = connection.clone(heartbeat=HEARTBEAT, transport_options=options)
+    made: Connection = connection.clone(heartbeat=heartbeat, transport_options=options)
     return made
 
 
@@ -88,7 +98,8 @@ class Inbox:
 
     def _connect(self) -> None:
         if not self._connection.connected:
-            self._connection.ensure_connection(max_retries=1, interval_start=0, interval_step=0, timeout=3)
+            hosts = max(len(self._connection.alt), 1)
+            self._connection.ensure_connection(max_retries=hosts, interval_start=0, interval_step=0, timeout=3)
 
     def receive(self, wait: float, limit: int) -> list[Message]:
         """Return the next messages, at most about ``limit``: none where nothing comes within ``wait`` seconds.
@@ -171,4 +182,4 @@ class Inbox:
         now = time.monotonic()
         if now >= self._heartbeat_at and self._connection.connected:
             self._connection.heartbeat_check()
-            self._heartbeat_at = now + HEARTBEAT / 4
+            self._heartbeat_at = now + (self._connection.heartbeat or LONGEST_HEARTBEAT) / 4

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
+from outbox_relay.core.placement import DEFAULT_NAMESPACE
 from outbox_relay.core.row import Published
 from outbox_relay.errors import PublishError, StoreAway
 from outbox_relay.publish.envelope import outgoing
@@ -22,17 +23,11 @@ from outbox_relay.relay.outages import Outage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from datetime import timedelta
-    from uuid import UUID
 
-    from outbox_relay.core.leases import Leases
     from outbox_relay.core.row import Claim, ClaimedRow
-    from outbox_relay.events import Events
     from outbox_relay.publish.envelope import Outgoing
-    from outbox_relay.publish.queues import Queues
     from outbox_relay.publish.receipts import Publisher, Receipt
-    from outbox_relay.settings import Settings
-    from outbox_relay.store.outbox import Store
+    from outbox_relay.relay.parts import Parts
 
 PULSE = 1.0  # seconds between two looks after an idle connection to the broker
 AWAY = 0.25  # seconds between two looks at a broker that is away or blocks
@@ -60,36 +55,35 @@ class Load:
 
 
 class Sweep:
-    """The publishing loop of a relay. Call :meth:`tick` again and again; it says when to call it next."""
+    """The publishing loop of a relay. Call :meth:`tick` again and again; it says when to call it next.
+
+    ``new_namespace`` is called when rows of a namespace are claimed for the first time.
+    """
 
     def __init__(
         self,
-        store: Store,
+        parts: Parts,
         publisher: Publisher,
-        queues: Queues,
-        settings: Settings,
-        events: Events,
         *,
-        instance: UUID,
-        leases: Leases,
-        expiration: timedelta | None,
+        new_namespace: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._store = store
+        self._parts = parts
+        self._store = parts.store
         self._publisher = publisher
-        self._queues = queues
-        self._settings = settings
-        self._events = events
-        self._instance = instance
-        self._leases = leases
-        self._expiration = expiration
+        self._settings = parts.settings
+        self._events = parts.events
+        self._leases = parts.leases
         self._clock = clock
-        self._circuits = Circuits(events, clock)
-        self._store_outage = Outage(events, "store")
+        self._new_namespace = new_namespace
+        self._namespaces = {DEFAULT_NAMESPACE}
+        self._circuits = Circuits(parts.events, clock)
+        self._store_outage = Outage(parts.events, "store")
         self._side = ThreadPoolExecutor(1, "outbox-sweep-store")
         self._ahead: Future[Load] | None = None
         self._behind: Future[None] | None = None
         self._writes: deque[Callable[[], object]] = deque()  # what the store still has to be told
+        self._doubts: dict[int, tuple[Published, float]] = {}  # sent, and not confirmed yet
         self._pulse_at = clock()
 
     # -- the loop ---------------------------------------------------------------------------------------------------
@@ -134,7 +128,18 @@ class Sweep:
         if not publisher.connected or publisher.blocked or now >= self._pulse_at:
             publisher.pulse()
             self._pulse_at = self._clock() + PULSE
+        if self._doubts:
+            self._hear_late()
         return publisher.connected and not publisher.blocked
+
+    def _hear_late(self) -> None:
+        """A broker that had stalled may confirm after all. What nothing is heard of is re-armed when its lease ends."""
+        for receipt in self._publisher.late():
+            published, lapses = self._doubts.pop(receipt.key, (None, 0.0))
+            if published is not None and receipt.outcome is Outcome.CONFIRMED:
+                self._writes.append(partial(self._mark, [published], lapses))
+        if not self._publisher.connected:
+            self._doubts.clear()
 
     def _publish(self, load: Load) -> None:
         """Publish a batch, and note what the store is to be told of it."""
@@ -182,7 +187,9 @@ class Sweep:
                 unsent.append(claims[key])
             elif outcome is Outcome.UNSENDABLE:
                 self._cannot_send(load, key, str(message.headers.get("task")), receipt.detail)
-            elif outcome is not Outcome.UNKNOWN:  # of which nothing is known: the lease decides
+            elif outcome is Outcome.UNKNOWN:
+                self._doubts[key] = Published(claims[key], message.target.queue.name, key in final), load.lapses
+            else:
                 refused.setdefault(message.target.queue.name, (receipt.detail, []))[1].append(claims[key])
         if published:
             self._writes.append(partial(self._mark, published, load.lapses))
@@ -209,22 +216,26 @@ class Sweep:
     def _claim(self) -> Load:
         begun = self._clock()
         lease = self._leases.publish
-        batch = self._store.claim(limit=self._settings.batch_size, claimed_by=self._instance, lease=lease)
+        batch = self._store.claim(limit=self._settings.batch_size, claimed_by=self._parts.instance, lease=lease)
         if batch:
             self._events.emit("sweep.claimed", rows=len(batch))
         until = begun + self._leases.publishing_time.total_seconds()
         return self._prepare(batch, Load(until, begun + lease.total_seconds(), batch.more))
 
     def _prepare(self, rows: Sequence[ClaimedRow], load: Load) -> Load:
-        queues, expiration, on_publish = self._queues, self._expiration, self._settings.settle_on == "publish"
+        parts, on_publish = self._parts, self._settings.settle_on == "publish"
+        queues, life = parts.queues, parts.message_life
         settlement_queue = queues.settlements.name
+        if unknown := {row.namespace for row in rows} - self._namespaces:
+            self._namespaces |= unknown
+            self._new_namespace()
         for row in rows:
             claim = load.claims[row.id] = row.claim
             if row.expired:
                 load.expired.append(claim)
                 continue
             try:
-                message = outgoing(row, queues, settlement_queue=settlement_queue, expiration=expiration)
+                message = outgoing(row, queues, settlement_queue=settlement_queue, expiration=life)
             except PublishError as error:
                 self._cannot_send(load, row.id, row.message.task, str(error))
                 continue

@@ -1,0 +1,292 @@
+"""The relay process: its loops, how they are joined, how they start and how they end."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import queue
+import signal
+import socket
+import threading
+import time
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from kombu.exceptions import KombuError
+
+from outbox_relay.core.leases import Leases, relay_live_for
+from outbox_relay.errors import PublishError, SettingsError, StoreAway
+from outbox_relay.publish.peek import Depths
+from outbox_relay.publish.publisher import expires_messages, open_publisher
+from outbox_relay.relay.health import HealthServer, Pulse, Tally
+from outbox_relay.relay.inbox import Inbox, broker_heartbeat, consumer_connection
+from outbox_relay.relay.loops import Loop
+from outbox_relay.relay.outages import Outage
+from outbox_relay.relay.ownership import NotTheOwnerError, own
+from outbox_relay.relay.parts import Parts
+from outbox_relay.relay.reading import Reading
+from outbox_relay.relay.rearm import Rearm
+from outbox_relay.relay.settle import Settle
+from outbox_relay.relay.subscriptions import Subscriptions
+from outbox_relay.relay.sweep import Sweep
+from outbox_relay.relay.upkeep import Upkeep
+from outbox_relay.relay.watch import Watch
+from outbox_relay.store.wake import WINDOW, listen
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from datetime import datetime
+    from uuid import UUID
+
+    from outbox_relay.outbox import Outbox
+    from outbox_relay.store.wake import Waker
+
+logger = logging.getLogger("outbox_relay")
+
+SECOND_SIGNAL = 130
+SWEEP, SETTLE = "sweep", "settle"
+
+
+class Relay:
+    """One relay process. ``only`` is ``sweep`` (claim and publish) or ``settle`` (the rest); None: both.
+
+    Raises:
+        SettingsError: the settings make no sense, or ask for what this version does not do.
+    """
+
+    def __init__(
+        self,
+        outbox: Outbox,
+        *,
+        only: str | None = None,
+        shards: str | None = None,
+        health_port: int | None = None,
+        take_over: bool = False,
+    ) -> None:
+        outbox.require_enabled()
+        settings = outbox.settings
+        if shards or settings.shards:
+            raise SettingsError("outbox_shards is refused: this version of outbox_relay claims from all shards")
+        if only not in {None, SWEEP, SETTLE}:
+            raise SettingsError(f"a relay runs {SWEEP!r} or {SETTLE!r} alone, not {only!r}")
+        self.instance = uuid4()
+        self.hostname = socket.gethostname()
+        self.loop_names = (SWEEP, SETTLE) if only is None else (only,)
+        self._outbox = outbox
+        self._health_port = health_port
+        self._take_over = take_over
+        self._parts = make_parts(outbox, self.instance)
+        self._live_for = relay_live_for(settings.worker_ttl, timedelta(seconds=broker_heartbeat(settings.heartbeat)))
+        self._reading = Reading(settings.heartbeat)
+        self._pulse, self._tally = Pulse(), Tally()
+        self._loops: dict[str, Loop] = {}
+        self._ends: queue.SimpleQueue[str] = queue.SimpleQueue()  # its put() may be called by a signal handler
+        self._signals = 0
+        self._died = False
+
+    # -- from start to end ------------------------------------------------------------------------------------------
+
+    def run(self) -> int:
+        """Run until :meth:`stop`, SIGTERM or SIGINT; return the exit code. A second signal ends the process at once.
+
+        Raises:
+            StoreError: the database is away, or its tables do not fit.
+            NotTheOwnerError: another outbox owns this outbox's name on the broker.
+        """
+        parts, events = self._parts, self._outbox.events
+        parts.store.check_schema()
+        outbox_id = parts.store.outbox_id()
+        events.subscribe(self._pulse.on_event)
+        events.subscribe(self._tally.on_event)
+        restore = self._watch_signals()
+        health = self._serve_health()
+        try:
+            if not self._own_name(outbox_id):
+                return 0
+            self._build()
+            waker = self._listen()
+            events.emit(
+                "relay.started", instance=self.instance, hostname=self.hostname, loops=" and ".join(self.loop_names)
+            )
+            for loop in self._loops.values():
+                loop.start()
+            reason = self._ends.get()
+            events.emit("relay.draining", instance=self.instance, reason=reason)
+            drained = self._stop_loops()
+            if waker is not None:
+                waker.stop()
+            return 0 if drained and not self._died else 1
+        finally:
+            if health is not None:
+                health.close()
+            restore()
+            events.emit("relay.stopped", instance=self.instance)
+
+    def stop(self, reason: str = "it was told to") -> None:
+        """Let :meth:`run` drain and return. Safe from any thread, and from a signal handler."""
+        self._ends.put(reason)
+
+    def _watch_signals(self) -> Callable[[], None]:
+        """Take SIGTERM and SIGINT, where this is the main thread; return what gives them back."""
+        if threading.current_thread() is not threading.main_thread():
+            return lambda: None
+        before = {signum: signal.signal(signum, self._on_signal) for signum in (signal.SIGTERM, signal.SIGINT)}
+
+        def restore() -> None:
+            for signum, handler in before.items():
+                signal.signal(signum, handler)
+
+        return restore
+
+    def _on_signal(self, signum: int, frame: object) -> None:
+        self._signals += 1
+        if self._signals > 1:
+            os._exit(SECOND_SIGNAL)
+        self.stop(signal.Signals(signum).name)
+
+    def _on_death(self, loop: str, error: BaseException) -> None:
+        """A loop that dies takes the process down: a relay that half works is worse than none."""
+        self._died = True
+        logger.error("the loop %s died", loop, exc_info=error)
+        self._outbox.events.emit("relay.died", loop=loop, error=repr(error))
+        self.stop(f"its loop {loop} died")
+
+    def _stop_loops(self) -> bool:
+        """Stop and drain all loops, within ``outbox_drain_timeout``; tell whether all made it."""
+        deadline = time.monotonic() + self._parts.settings.drain_timeout.total_seconds()
+        for loop in self._loops.values():
+            loop.stop()
+        late = [name for name, loop in self._loops.items() if not loop.join(max(deadline - time.monotonic(), 0.0))]
+        if late:
+            text = f"did not drain in time: {', '.join(late)}; what it had claimed is re-armed when the leases end"
+            self._outbox.events.emit("relay.warning", text=text)
+            return False
+        with contextlib.suppress(StoreAway):
+            self._parts.store.relay_gone(self.instance)
+        return True
+
+    # -- the name on the broker -------------------------------------------------------------------------------------
+
+    def _own_name(self, outbox_id: UUID) -> bool:
+        """Wait for the broker, and make sure that the name is ours; false where we were told to stop meanwhile."""
+        app, events = self._parts.app, self._outbox.events
+        connection = app.connection_for_write()
+        publisher = open_publisher(app)
+        outage = Outage(events, "broker", broker=connection.as_uri())
+        lost = (*connection.connection_errors, *connection.channel_errors, KombuError, OSError, PublishError)
+        try:
+            while True:
+                try:
+                    own(connection, publisher, self._parts.settings.name, outbox_id, take_over=self._take_over)
+                except NotTheOwnerError:
+                    raise
+                except lost as error:
+                    connection.collect()
+                    if self._told_to_stop(within=outage.goes_on(error)):
+                        return False
+                else:
+                    outage.is_over()
+                    return True
+        finally:
+            publisher.close()
+            connection.release()
+
+    def _told_to_stop(self, within: float) -> bool:
+        try:
+            self._ends.get(timeout=within)
+        except queue.Empty:
+            return False
+        return True
+
+    # -- the loops --------------------------------------------------------------------------------------------------
+
+    def _build(self) -> None:
+        if SWEEP in self.loop_names:
+            publisher = open_publisher(self._parts.app, events=self._outbox.events)
+            sweep = Sweep(self._parts, publisher, new_namespace=self._new_namespace)
+            self._add("sweep", sweep.tick, drain=sweep.drain, echo=2 * WINDOW)
+        if SETTLE in self.loop_names:
+            self._build_settling()
+        else:
+            self._add("register", self._register)
+
+    def _build_settling(self) -> None:
+        parts, app = self._parts, self._parts.app
+        heartbeat = broker_heartbeat(parts.settings.heartbeat)
+        visible_after = self._live_for.total_seconds() / 3  # a dead relay's messages are back before it counts as dead
+        connection = consumer_connection(
+            app.connection_for_read(), parts.settings.name, heartbeat=heartbeat, visible_after=visible_after
+        )
+        queues = parts.queues
+        inbox = Inbox(connection, [queues.settlements, queues.beacons, queues.relay], parts.events)
+        subscriptions = Subscriptions(parts)
+        self._look_at_namespaces = subscriptions.look
+        settle = Settle(parts, inbox, self._reading, sign_on=self._sign, wish=self._wish, on_beacon=subscriptions.note)
+        watch = Watch(app, Depths(app), parts.leases.queue, parts.store.published_at)
+        publisher = open_publisher(app)
+        rearm = Rearm(parts, publisher, watch, self._reading, hurry=settle.hurry, woken=self._wake)
+        self._upkeep = Upkeep(parts, publisher, rearm, subscriptions)
+        self._add("settle", settle.tick, drain=settle.drain)
+        self._add("upkeep", self._upkeep.tick, drain=self._upkeep.drain)
+
+    def _add(self, name: str, tick: Callable[[], float], **options: Any) -> None:
+        self._loops[name] = Loop(name, tick, on_death=self._on_death, pulse=self._pulse, **options)
+
+    def _sign(self, applied: datetime | None) -> None:
+        self._parts.store.relay_seen(
+            self.instance, self.hostname, " ".join(self.loop_names), self._live_for, applied=applied
+        )
+
+    def _register(self) -> float:
+        """The loop of a relay that does not settle: it only says that it lives."""
+        with contextlib.suppress(StoreAway):  # the sweep says so
+            self._sign(None)
+        return self._parts.leases.heartbeat.total_seconds()
+
+    # -- what wakes them --------------------------------------------------------------------------------------------
+
+    def _wake(self) -> None:
+        if (sweep := self._loops.get("sweep")) is not None:
+            sweep.ring()
+
+    def _wish(self, name: str) -> None:
+        self._upkeep.wish(name)
+        self._loops["upkeep"].ring()
+
+    def _new_namespace(self) -> None:
+        if "upkeep" in self._loops:
+            self._look_at_namespaces()
+            self._loops["upkeep"].ring()
+
+    def _listen(self) -> Waker | None:
+        settings = self._parts.settings
+        if SWEEP not in self.loop_names or settings.wake == "off":
+            return None
+        return listen(
+            settings.listen_url or settings.database_url, self._outbox.tables, self._wake, self._outbox.events
+        )
+
+    def _serve_health(self) -> HealthServer | None:
+        if self._health_port is None:
+            return None
+        server = HealthServer(self._health_port, self._pulse, self._tally, self._parts.store)
+        server.start()
+        return server
+
+
+def make_parts(outbox: Outbox, instance: UUID) -> Parts:
+    """Return what the loops of the relay ``instance`` of ``outbox`` work with."""
+    settings = outbox.settings
+    leases = Leases(settings.publish_lease, settings.queue_lease, settings.run_lease, settings.heartbeat)
+    return Parts(
+        app=outbox.app,
+        store=outbox.store,
+        queues=outbox.queues,
+        settings=settings,
+        events=outbox.events,
+        instance=instance,
+        leases=leases,
+        message_life=leases.message_life if expires_messages(outbox.app) else None,
+    )

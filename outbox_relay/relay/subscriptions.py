@@ -1,0 +1,77 @@
+"""Ask workers to consume the queues of namespaces that they are meant to serve, and do not serve yet."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from kombu.exceptions import KombuError
+
+from outbox_relay.errors import StoreAway
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from outbox_relay.core.beacon import Beacon
+    from outbox_relay.relay.parts import Parts
+
+COMMAND = "outbox_subscribe"
+ASK_AGAIN_BEATS = 3  # a worker that was asked and did not follow is asked again after so many beacons
+
+
+class Subscriptions:
+    """Knows the workers by their beacons, and the namespaces by the database."""
+
+    def __init__(self, parts: Parts, clock: Callable[[], float] = time.monotonic) -> None:
+        self._parts = parts
+        self._clock = clock
+        self._on = parts.settings.namespace_queues
+        self._heartbeat = parts.leases.heartbeat.total_seconds()
+        self._look_at = clock()
+        self._beacons: dict[str, tuple[float, Beacon]] = {}
+        self._asked: dict[tuple[str, str], float] = {}
+
+    def note(self, beacon: Beacon) -> None:
+        """A worker said what it serves. Called from the settling loop."""
+        if self._on and not beacon.partial:
+            self._beacons[beacon.hostname] = self._clock(), beacon
+
+    def look(self) -> None:
+        """A namespace has been met for the first time: look soon."""
+        self._look_at = self._clock()
+
+    def tick(self) -> float:
+        """Ask who lacks something. Return how many seconds the next call may wait."""
+        if not self._on:
+            return self._heartbeat
+        if (left := self._look_at - self._clock()) <= 0:
+            left = self._heartbeat
+            self._look_at = self._clock() + left
+            try:
+                self._ask(self._parts.store.namespaces())
+            except StoreAway:
+                pass  # the loops that cannot do without it say so
+            except (*self._parts.app.connection_for_write().connection_errors, KombuError, OSError):
+                self._asked.clear()  # the broker is away; another beacon brings us back here
+        return left
+
+    def _ask(self, namespaces: list[str]) -> None:
+        now = self._clock()
+        silent = self._parts.settings.worker_ttl.total_seconds()
+        for hostname, (seen, beacon) in list(self._beacons.items()):
+            if now - seen > silent:
+                del self._beacons[hostname]
+                continue
+            wanted = namespaces if beacon.namespaces is None else [n for n in namespaces if n in beacon.namespaces]
+            lacking = [name for name in wanted if name not in beacon.serves and self._may_ask(hostname, name, now)]
+            if lacking:
+                arguments = {"namespaces": lacking}
+                self._parts.app.control.broadcast(COMMAND, arguments=arguments, destination=[hostname], reply=False)
+
+    def _may_ask(self, hostname: str, namespace: str, now: float) -> bool:
+        """Not twice before the worker has had time to say that it follows."""
+        key = hostname, namespace
+        if now - self._asked.get(key, float("-inf")) < ASK_AGAIN_BEATS * self._heartbeat:
+            return False
+        self._asked[key] = now
+        return True
