@@ -44,6 +44,7 @@ class Folder:
 
     def __init__(self, root: str | Path) -> None:
         self.root = Path(root).absolute()
+        self._parts = str(self.root / PARTS)
         self._make_folders()
         _sweep_parts(self.root / PARTS)
         self._numbers = itertools.count()
@@ -60,16 +61,16 @@ class Folder:
     def put(self, queue: str, data: bytes, *, priority: int = 0) -> None:
         """Add a message behind all of its priority; a higher one (0 to 9) goes first."""
         name = f"{9 - priority}-{time.time_ns():020d}-{next(self._numbers):08d}-{uuid4().hex}"
-        part = os.path.join(self.root, PARTS, name)
+        part = f"{self._parts}/{name}"
         path = self._path(queue)
         try:
             _write(part, data)
-            os.rename(part, os.path.join(path, name))
+            os.rename(part, f"{path}/{name}")
         except FileNotFoundError:  # the queue is new, or somebody has cleared the folder
             self._make_folders()
             os.makedirs(path, exist_ok=True)
             _write(part, data)
-            os.rename(part, os.path.join(path, name))
+            os.rename(part, f"{path}/{name}")
 
     def take(self, queue: str, keeper: Keeper) -> Taken | None:
         """Take the next message of a queue into ``keeper``'s hands, or return None where there is none."""
@@ -81,7 +82,7 @@ class Folder:
             name = ahead.popleft()
             held = keeper.place_for(os.path.basename(path), name)
             try:
-                os.rename(os.path.join(path, name), held)
+                os.rename(f"{path}/{name}", held)
             except FileNotFoundError:
                 keeper.check()
                 continue  # somebody else was faster
@@ -146,9 +147,10 @@ class Folder:
 
     def expired(self, queue: str) -> bool:
         """Whether a queue has been without a consumer for longer than it may."""
-        mark = Path(self._path(queue), EXPIRES)
+        mark = f"{self._path(queue)}/{EXPIRES}"
         try:
-            return time.time() - mark.stat().st_mtime > float(mark.read_text("ascii"))
+            age = time.time() - os.stat(mark).st_mtime
+            return age > float(Path(mark).read_text("ascii"))
         except (FileNotFoundError, ValueError):
             return False
 
@@ -340,9 +342,9 @@ def _folders(path: Path) -> list[str]:
 def _write(path: str, data: bytes) -> None:
     try:
         with open(path, "wb", buffering=0) as file:
-            view = memoryview(data)
-            while view:
-                view = view[file.write(view) :]
+            written = file.write(data)
+            while written < len(data):
+                written += file.write(memoryview(data)[written:])
     except FileNotFoundError:
         raise
     except OSError:  # the disk is full
