@@ -121,7 +121,7 @@ def _given(wanted: RowFilter) -> dict[str, Any]:
         "workflow_id": wanted.workflow_id,
         "error": wanted.error,
     }
-    return {name: value for name, value in given.items() if value is not None}
+    return {f"wanted_{name}": value for name, value in given.items() if value is not None}
 
 
 def _which(wanted: RowFilter) -> frozenset[str]:

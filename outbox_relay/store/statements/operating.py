@@ -71,10 +71,10 @@ def _matches(tables: Tables, which: frozenset[str]) -> list[sa.ColumnElement[boo
     row = tables.row
     text = sa.Text()
     conditions: dict[str, sa.ColumnElement[bool]] = {
-        "namespace": row.c.namespace == sa.bindparam("namespace", type_=text),
-        "task": row.c.task == sa.bindparam("task", type_=text),
-        "workflow_id": row.c.workflow_id == sa.bindparam("workflow_id", type_=text),
-        "error": row.c.error.contains(sa.bindparam("error", type_=text)),
+        "namespace": row.c.namespace == sa.bindparam("wanted_namespace", type_=text),
+        "task": row.c.task == sa.bindparam("wanted_task", type_=text),
+        "workflow_id": row.c.workflow_id == sa.bindparam("wanted_workflow_id", type_=text),
+        "error": row.c.error.contains(sa.bindparam("wanted_error", type_=text)),
     }
     return [condition for name, condition in conditions.items() if name in which]
 
