@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from outbox_relay.core.lifecycle import Status
@@ -39,7 +40,7 @@ class Operator:
         return {"pending": pending, **found, "oldest_due_seconds": waiting}
 
     def ls(self, wanted: RowFilter, *, status: str | None, limit: int) -> list[RowDetail]:
-        statement = operating.list_rows(self._db.tables, status, frozenset(_given(wanted)))
+        statement = operating.list_rows(self._db.tables, status, _which(wanted))
         with self._db.begin() as connection:
             return _details(connection, statement, {**_given(wanted), "limit": limit})
 
@@ -115,18 +116,12 @@ class Operator:
 
 def _given(wanted: RowFilter) -> dict[str, Any]:
     """The parameters of a filter's conditions, but for the ids."""
-    given = {
-        "namespace": wanted.namespace,
-        "task": wanted.task,
-        "workflow_id": wanted.workflow_id,
-        "error": wanted.error,
-    }
-    return {f"wanted_{name}": value for name, value in given.items() if value is not None}
+    return {f"wanted_{name}": getattr(wanted, name) for name in _which(wanted) - {"ids"}}
 
 
 def _which(wanted: RowFilter) -> frozenset[str]:
     """The fields that a filter gives."""
-    return frozenset(_given(wanted)) | ({"ids"} if wanted.ids is not None else set())
+    return frozenset(one.name for one in fields(wanted) if getattr(wanted, one.name) is not None)
 
 
 def _details(connection: sa.Connection, statement: sa.Select[Any], parameters: dict[str, Any]) -> list[RowDetail]:
