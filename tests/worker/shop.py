@@ -1,0 +1,222 @@
+"""The app that the worker tests run: ordinary Celery tasks, and one task a way to end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+from celery import Celery, Task
+from celery.exceptions import Ignore, Reject, Retry
+from celery.worker.request import Request
+
+from outbox_relay.outbox import Outbox
+
+app = Celery("shop", broker=os.environ["SHOP_BROKER"])
+app.conf.update(
+    outbox_enabled=os.environ.get("SHOP_ENABLED", "1") == "1",
+    outbox_database_url="sqlite:///shop.db",
+    outbox_heartbeat=float(os.environ.get("SHOP_HEARTBEAT", "1")),
+    outbox_worker_ttl=60,
+    outbox_retry_for=["NamedForAllError"],
+    task_acks_late=os.environ.get("SHOP_LATE") == "1",
+    task_reject_on_worker_lost=os.environ.get("SHOP_REJECT_LOST") == "1",
+    result_backend=os.environ.get("SHOP_RESULTS") or None,
+    broker_connection_retry_on_startup=True,
+    worker_cancel_long_running_tasks_on_connection_loss=True,
+    worker_hijack_root_logger=False,
+    broker_transport_options={"polling_interval": 0.05} if os.environ["SHOP_BROKER"].startswith("embedded") else {},
+)
+outbox = Outbox(app)
+notes = Path(os.environ.get("SHOP_NOTES", "/nonexistent"))
+
+
+def note(text: str) -> None:
+    """Leave a line that the test can wait for."""
+    with (notes / "ran").open("a") as file:
+        file.write(text + "\n")
+
+
+class NamedForAllError(Exception):
+    pass
+
+
+class NamedForOneError(Exception):
+    pass
+
+
+class SubError(NamedForOneError):
+    pass
+
+
+class UnpicklableError(NamedForOneError):
+    def __init__(self, first: str, second: str) -> None:
+        super().__init__("cannot be built again")
+        self.what = lambda: (first, second)
+
+
+@app.task
+def add(x: int = 1, y: int = 2) -> int:
+    return x + y
+
+
+@app.task
+def fail(text: str = "no such luck") -> None:
+    raise ValueError(text)
+
+
+@app.task
+def ignore() -> None:
+    raise Ignore("nothing to do")
+
+
+@app.task
+def reject(requeue: bool = False) -> None:
+    once = notes / "rejected"
+    if requeue and once.exists():
+        return
+    if requeue:
+        once.touch()
+    raise Reject("not mine", requeue=requeue)
+
+
+@app.task(bind=True)
+def replaced(self: Task) -> None:
+    raise self.replace(add.si(1, 1))
+
+
+@app.task
+def named_for_all() -> None:
+    raise NamedForAllError("again, please")
+
+
+@app.task(outbox_retry_for=(NamedForOneError,))
+def named_for_one(kind: str = "sub") -> None:
+    if kind == "sub":
+        raise SubError("a subclass counts")
+    if kind == "unpicklable":
+        raise UnpicklableError("a", "b")
+    raise NamedForAllError("the task's own list replaces the app's")
+
+
+@app.task(bind=True, max_retries=3, default_retry_delay=7)
+def again(self: Task, how: str = "plain", **kwargs: object) -> str:
+    if how == "plain":
+        raise self.retry()
+    if how == "countdown":
+        raise self.retry(countdown=90)
+    if how == "args":
+        raise self.retry(args=("countdown",), kwargs={"note": "naïve"}, countdown=0)
+    if how == "queue":
+        raise self.retry(queue="elsewhere", countdown=1)
+    if how == "headers":
+        raise self.retry(headers={"x-mine": "yes"}, countdown=1)
+    if how == "priority":
+        raise self.retry(priority=4, countdown=1)
+    if how == "exc":
+        raise self.retry(exc=ValueError("why"), countdown=1)
+    if how == "no_throw":
+        self.retry(throw=False, countdown=2)
+        return "returned all the same"
+    if how == "no_throw_fail":
+        self.retry(throw=False, countdown=2)
+        raise ValueError("failed all the same")
+    if how == "swallowed":
+        try:
+            self.retry(countdown=2)
+        except Retry:
+            return "swallowed"
+    if how == "by_hand":
+        raise Retry("by hand", when=5)
+    if how == "used_up":
+        raise self.retry(max_retries=0)
+    return "unknown"
+
+
+@app.task(bind=True, autoretry_for=(ValueError,), retry_backoff=3, retry_jitter=False)
+def auto(self: Task) -> None:
+    raise ValueError("again by itself")
+
+
+@app.task(bind=True)
+def nested(self: Task) -> int:
+    """Another task's retry inside this one is not this one's."""
+    again.apply(args=("plain",), retries=3)
+    return 1
+
+
+@app.task(time_limit=1)
+def too_long() -> None:
+    time.sleep(60)
+
+
+@app.task(soft_time_limit=1)
+def softly_too_long() -> None:
+    time.sleep(60)
+
+
+@app.task
+def die(how: str = "exit") -> None:
+    if how == "exit":
+        os._exit(3)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@app.task
+def leave() -> None:
+    sys.exit(1)
+
+
+@app.task
+def nap(seconds: float = 3, name: str = "nap") -> None:
+    note(f"{name} started")
+    time.sleep(seconds)
+    note(f"{name} ended")
+
+
+class Stubborn(Task):
+    """A hook of the user's that raises."""
+
+    def on_failure(self, *args: object) -> None:
+        raise RuntimeError("the hook is broken")
+
+
+@app.task(base=Stubborn)
+def broken_hook() -> None:
+    raise ValueError("first")
+
+
+class Calling(Task):
+    def __call__(self, *args: object, **kwargs: object) -> object:
+        note("called")
+        return self.run(*args, **kwargs)
+
+
+@app.task(base=Calling)
+def called() -> None:
+    pass
+
+
+class OwnRequest(Request):
+    __slots__ = ()
+
+    def on_failure(self, *args: object, **kwargs: object) -> object:
+        note("own request")
+        return super().on_failure(*args, **kwargs)
+
+
+@app.task(Request=OwnRequest)
+def own_request() -> None:
+    raise ValueError("seen by the user's own class")
+
+
+@app.task(Request="tests.worker.shop:OwnRequest")
+def own_request_by_name() -> None:
+    raise ValueError("seen by the user's own class")
+
+
+@app.task
+def sends_more() -> None:
+    add.delay(2, 2)
