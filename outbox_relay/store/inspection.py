@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from outbox_relay.core.processes import RelayInfo, WorkerInfo
-    from outbox_relay.store.operator import RowDetail
+    from outbox_relay.core.row import RowDetail
     from outbox_relay.store.outbox import Store
 
 

@@ -74,7 +74,7 @@ ROWS_IN_FLIGHT = 20_000
 
 @statement
 def queues_in_flight(tables: Tables) -> sa.Select[Any]:
-    """The queues of published rows on which no worker has reported yet; of the oldest claims, if there are very many."""
+    """The queues of published rows on which no worker has reported yet; of very many, the oldest claims'."""
     row = tables.row
     waiting = (
         sa.select(row.c.published_to)
