@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from outbox_relay.core.beacon import Beacon, decode_beacon
+from outbox_relay.core.lifecycle import Status
 from outbox_relay.core.settlement import WireError, decode_settlements, load_document
 from outbox_relay.errors import StoreAway
 from outbox_relay.relay.markers import Marker
@@ -79,6 +80,7 @@ class Settle:
         try:
             messages = self._inbox.receive(self._wait, MESSAGES)
             if messages:
+                self._events.emit("settle.received", messages=len(messages))
                 self._apply(self._sort(messages))
                 self._inbox.acknowledge(messages)
             self._reading.goes_on()
@@ -177,3 +179,14 @@ class Settle:
         kinds = Counter(settlement.kind.value for settlement in settlements)
         told = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
         self._events.emit("settle.applied", rows=len(settled.verdicts), kinds=told)
+        for verdict in settled.verdicts:
+            if verdict.status is Status.FAILED:
+                self._events.emit("settle.failed", row_id=verdict.row_id, error=_first_line(verdict.error))
+        if settled.stale:
+            said = {settlement.delivery.row_id: settlement.kind.value for settlement in settlements}
+            for stale in settled.stale:
+                self._events.emit("settle.stale", row_id=stale.row_id, kind=said[stale.row_id], reason=stale.why)
+
+
+def _first_line(error: str | None) -> str:
+    return (error or "").partition("\n")[0]

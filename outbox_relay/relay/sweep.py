@@ -192,6 +192,7 @@ class Sweep:
             else:
                 refused.setdefault(message.target.queue.name, (receipt.detail, []))[1].append(claims[key])
         if published:
+            self._events.emit("sweep.confirmed", rows=len(published))
             self._writes.append(partial(self._mark, published, load.lapses))
         if unsent:
             self._release(unsent, "the broker did not take them in time")
