@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from functools import cached_property
 from queue import Empty
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from kombu.transport import virtual
 from kombu.transport.base import to_rabbitmq_queue_arguments
@@ -165,6 +165,7 @@ class Transport(virtual.Transport):
     driver_type = "embedded"
     driver_name = "embedded"
     polling_interval = 0.03
+    default_connection_params: ClassVar[dict[str, Any]] = {}  # there is no host that kombu could miss in the URL
 
     def __init__(self, client: Any, **kwargs: Any) -> None:
         super().__init__(client, **kwargs)
