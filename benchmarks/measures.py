@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from benchmarks.harness import Bench, Place
 
-WITHIN = 180.0  # seconds for all rows of one measurement
+WITHIN = 60.0  # seconds for all rows of one measurement
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 import sqlalchemy as sa
+from kombu.exceptions import OperationalError as BrokerError
 from kombu.utils.url import maybe_sanitize_url
 from rich.text import Text
 
@@ -125,7 +126,7 @@ def broker(app: Celery) -> Iterator[Finding]:
         try:
             connection.ensure_connection(max_retries=1, timeout=BROKER_TIMEOUT)
             yield fine("broker", f"{_product(connection)} at {address}")
-        except (*connection.recoverable_connection_errors, OSError, ImportError, ValueError, KeyError) as error:
+        except (BrokerError, *connection.connection_errors, OSError, ImportError, KeyError) as error:
             yield fault(
                 "broker", f"{address} cannot be reached: {first_line(error)}", "correct broker_url, or bring it up"
             )

@@ -132,7 +132,8 @@ class Bench:
     def statuses(self) -> dict[int, str]:
         row = self.tables.row
         with self.engine.begin() as connection:
-            return dict(connection.execute(sa.select(row.c.id, row.c.status)).tuples().all())
+            found = connection.execute(sa.select(row.c.id, row.c.status))
+            return {one.id: one.status for one in found}
 
 
 def delivery(row: ClaimedRow) -> Delivery:
