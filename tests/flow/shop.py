@@ -1,0 +1,103 @@
+"""The app of a small shop, as the processes of a flow test load it: ``celery -A tests.flow.shop …``.
+
+Its configuration comes from the environment. What its tasks do is seen in a file, one line a run, which no broker,
+database or kill can take back. ``SHOP_DIES_AT`` names an event of the outbox at which the process kills itself.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from celery import Celery, signals
+
+from outbox_relay.outbox import Outbox
+
+if TYPE_CHECKING:
+    from outbox_relay.events import Event
+
+FOLDER = "SHOP_FOLDER"
+CONF = "SHOP_CONF"
+DIES_AT = "SHOP_DIES_AT"
+
+
+def make(conf: dict[str, Any], folder: Path) -> Celery:
+    """Return the shop's app; its tasks write their runs into ``folder``."""
+    app = Celery("shop", set_as_current=False)
+    app.conf.update(conf)
+    Outbox(app)
+
+    def note(task_id: str, what: object) -> int:
+        """Write a run down, and return which one of this task id it is, from one."""
+        line = f"{task_id} {what}\n".encode()
+        runs = os.open(folder / "runs", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        try:
+            os.write(runs, line)
+        finally:
+            os.close(runs)
+        return (folder / "runs").read_text().count(f"{task_id} ")
+
+    @app.task(name="shop.charge", bind=True)
+    def charge(self: Any, order: object = None) -> None:
+        note(self.request.id, order)
+
+    @app.task(name="shop.retry", bind=True, max_retries=5)
+    def retry(self: Any, times: int, countdown: float = 0.1) -> None:
+        note(self.request.id, self.request.retries)
+        if self.request.retries < times:
+            raise self.retry(countdown=countdown)
+
+    @app.task(name="shop.fail", bind=True)
+    def fail(self: Any, times: int = 1) -> None:
+        """Fail the first ``times`` runs."""
+        if note(self.request.id, "fail") <= times:
+            raise ValueError("the card was refused")
+
+    @app.task(name="shop.die", bind=True)
+    def die(self: Any, times: int = 1) -> None:
+        """Take the pool child down in the first ``times`` runs."""
+        if note(self.request.id, "die") <= times:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    @app.task(name="shop.kill", bind=True)
+    def kill(self: Any, times: int = 1) -> None:
+        """Take the whole worker down in the first ``times`` runs, as a power cut would."""
+        if note(self.request.id, "kill") <= times:
+            os.kill(os.getppid(), signal.SIGKILL)
+            time.sleep(60)
+
+    @app.task(name="shop.kill_after", bind=True)
+    def kill_after(self: Any, times: int = 1) -> None:
+        """Take the whole worker down right after the first ``times`` runs: done, and nobody is told."""
+        if note(self.request.id, "kill_after") <= times:
+            self.request.kill_after = True
+
+    @app.task(name="shop.wait", bind=True)
+    def wait(self: Any, gate: str = "gate") -> None:
+        """Run until the file ``gate`` is there."""
+        note(self.request.id, "wait")
+        while not (folder / gate).exists():
+            time.sleep(0.02)
+
+    @signals.task_postrun.connect(weak=False)
+    def _after(task: Any = None, **_: Any) -> None:
+        if getattr(task.request, "kill_after", False):
+            os.kill(os.getppid(), signal.SIGKILL)
+            time.sleep(60)
+
+    return app
+
+
+def _die_at(event: Event) -> None:
+    if event.name == os.environ[DIES_AT]:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+if CONF in os.environ:
+    app = make(json.loads(os.environ[CONF]), Path(os.environ[FOLDER]))
+    if os.environ.get(DIES_AT):
+        app.outbox.events.subscribe(_die_at)
