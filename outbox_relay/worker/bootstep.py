@@ -16,6 +16,7 @@ from outbox_relay.worker import outcomes
 from outbox_relay.worker.desk import Desk
 from outbox_relay.worker.intake import attend
 from outbox_relay.worker.reporter import Reporter
+from outbox_relay.worker.subscriptions import Subscriptions
 from outbox_relay.worker.warnings import warnings_of
 
 if TYPE_CHECKING:
@@ -68,9 +69,14 @@ class Office:
         self.queues: Queues = outbox.queues
         self.events: Events = outbox.events
         self.app = consumer.app
-        self.node = node
-        self.namespaces = None if namespaces in {None, "", "all"} else tuple(str(namespaces).split(","))
-        self.serves: tuple[str, ...] = ("default",)
+        self.subscriptions = Subscriptions(
+            self.app,
+            self.queues,
+            self.events,
+            node=node,
+            namespaces=namespaces,
+            separate=self.settings.namespace_queues,
+        )
         self.instance = uuid4()
         self.hostname = str(consumer.hostname)
         self.pool = pool_name(consumer.pool)
@@ -104,15 +110,20 @@ class Office:
             self.desk.end(job, outcomes.of_departure)
         self.reporter.stop(self.drain)
 
+    def subscribe(self, consumer: Any, namespaces: list[str]) -> None:
+        """A relay says which namespaces there are."""
+        if self.subscriptions.add(consumer, namespaces):
+            self.reporter.beacon_soon()
+
     def beacon(self, settlement_queue: str) -> Beacon:
         """What this worker says to the outbox that reads ``settlement_queue``."""
         return Beacon(
             instance=self.instance,
             hostname=self.hostname,
             pool=self.pool,
-            node=self.node,
-            namespaces=self.namespaces,
-            serves=self.serves,
+            node=self.subscriptions.node,
+            namespaces=self.subscriptions.namespaces,
+            serves=self.subscriptions.serves,
             queues=tuple(self.app.amqp.queues.consume_from),
             held=self.desk.held(settlement_queue),
             age=time.monotonic() - self._born,
