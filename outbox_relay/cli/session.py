@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from kombu.exceptions import OperationalError as BrokerError
 
 from outbox_relay.cli.output import visible
-from outbox_relay.errors import OutboxError
+from outbox_relay.errors import OutboxError, StoreAway
 from outbox_relay.outbox import Outbox, outbox_of
 
 if TYPE_CHECKING:
@@ -59,6 +59,14 @@ def command(verb_line: str) -> str:
     return f"celery -A {app if isinstance(app, str) else 'proj'} outbox {verb_line}"
 
 
+def _verb_line(context: click.Context) -> str:
+    names = []
+    while context.parent is not None:
+        names.append(context.info_name or "")
+        context = context.parent
+    return " ".join(reversed(names))
+
+
 def open_outbox() -> Outbox:
     """Return the outbox of the app that ``-A`` names; an app without one is given one.
 
@@ -67,7 +75,7 @@ def open_outbox() -> Outbox:
     """
     context = click.get_current_context()
     if context.find_root().params.get("app") is None:
-        verb_line = context.command_path.partition(" ")[2]
+        verb_line = _verb_line(context)
         raise click.UsageError(
             f"no app is named: write 'celery -A proj {verb_line}', with the module of your Celery app, "
             f"or 'celery -A outbox_relay {verb_line}' for the built-in one"
@@ -91,6 +99,8 @@ def open_store(outbox: Outbox) -> Store:
 def explain(error: BaseException) -> str | None:
     """Say in a sentence what went wrong and what to do; None where it is a fault of the program itself."""
     match error:
+        case StoreAway():
+            return f"the database is away or busy: {error}"
         case OutboxError():
             return str(error).replace("'outbox migrate'", f"'{command('migrate')}'")
         case sa.exc.NoSuchModuleError() | sa.exc.ArgumentError():

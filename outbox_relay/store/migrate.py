@@ -63,7 +63,7 @@ def migrate(
                 f"gave up after {seconds:g} s: another transaction holds a lock on the outbox's tables. "
                 "Nothing was changed; end that transaction (see pg_stat_activity) or try again later"
             ) from error
-        raise StoreAway(f"the database is away: {error.orig}") from error
+        raise StoreAway(str(error.orig).strip().split("\n")[0]) from error
 
 
 def current(connection: sa.Connection, tables: Tables) -> str | None:

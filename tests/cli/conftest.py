@@ -8,6 +8,7 @@ import subprocess
 import sys
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,7 +19,6 @@ from outbox_relay import Outbox, Staged
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from pathlib import Path
 
 APP = """\
 from celery import Celery
@@ -54,7 +54,10 @@ class Launcher:
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.cli.launcher"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, str(Path(__file__).with_name("launcher.py"))],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         )
 
     def run(self, request: Mapping[str, Any]) -> int:
