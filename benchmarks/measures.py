@@ -224,7 +224,7 @@ def claims(bench: Bench, *, done: int, delayed: int, held: int, turns: int = 40)
                 batch = stores[name].claim(limit=500, claimed_by=me, lease=timedelta(seconds=300))
                 if turn:
                     took[name].append((time.perf_counter() - begin) * 1e3)
-                assert len(batch.rows) == 500, f"claimed {len(batch.rows)}"
+                assert len(batch) == 500, f"claimed {len(batch)}"
         for store in stores.values():
             store.close()
     return took

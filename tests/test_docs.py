@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from typing import TYPE_CHECKING
 
 import pytest
 
+from outbox_relay.relay import health
 from tests.support.documents import DOCS, GENERATED, ROOT, defaults, rendered
 
 if TYPE_CHECKING:
@@ -25,6 +27,12 @@ def rows(page: Path, first: str) -> dict[str, list[str]]:
     return found
 
 
+def metrics() -> set[str]:
+    """The names of all metrics, as Prometheus shows them."""
+    gauges = re.findall(r'"(outbox_[a-z_]+)"', inspect.getsource(health))
+    return {*gauges, *(f"outbox_{name}_total" for name in health.COUNTED.values())}
+
+
 @pytest.mark.parametrize("file", sorted(GENERATED))
 def test_generated_parts_are_current(file: str) -> None:
     assert (DOCS / file).read_text() == rendered(file), "run `make docs`"
@@ -33,6 +41,10 @@ def test_generated_parts_are_current(file: str) -> None:
 def test_the_settings_table_has_every_key_with_its_default() -> None:
     table = rows(DOCS / "settings.md", "outbox_")
     assert {key: cells[0].strip("`") for key, cells in table.items()} == defaults()
+
+
+def test_the_metrics_table_has_every_metric() -> None:
+    assert {name.partition("{")[0] for name in rows(DOCS / "metrics.md", "outbox_")} == metrics()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -46,5 +58,5 @@ def test_links_between_pages_lead_somewhere(page: Path) -> None:
 def test_settings_that_a_page_names_exist(page: Path) -> None:
     tables = {"outbox_row", "outbox_namespace", "outbox_hold", "outbox_worker", "outbox_once", "outbox_meta"}
     names = set(re.findall(r"\boutbox_[a-z_]+\b", page.read_text()))
-    known = set(defaults()) | tables | {"outbox_relay", "outbox_event", "outbox_fields", "outbox_aside"}
-    assert not names - known - {name for name in names if name.startswith("outbox_alembic")}
+    known = set(defaults()) | tables | metrics() | {"outbox_relay", "outbox_event", "outbox_fields", "outbox_aside"}
+    assert not names - known

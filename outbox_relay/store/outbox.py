@@ -8,7 +8,6 @@ import sqlalchemy as sa
 
 from outbox_relay.core.row import RowFilter
 from outbox_relay.errors import StoreError
-from outbox_relay.store import migrate
 from outbox_relay.store.claims import Claims
 from outbox_relay.store.engine import MIGRATE_HINT, Database, open_engine
 from outbox_relay.store.operator import Operator
@@ -82,7 +81,9 @@ class Store:
 
     def migrate(self) -> None:
         """Bring the tables to this version; see :func:`outbox_relay.store.migrate.migrate`."""
-        migrate.migrate(self.engine, self.tables.prefix, self.tables.metadata.schema)
+        from outbox_relay.store.migrate import migrate  # noqa: PLC0415 - alembic is for this alone
+
+        migrate(self.engine, self.tables.prefix, self.tables.metadata.schema)
 
     def outbox_id(self) -> UUID:
         """The outbox's own id, made by the first migration."""

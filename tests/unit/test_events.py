@@ -37,14 +37,29 @@ def names_in(node: ast.expr) -> list[str]:
     return []
 
 
+def wrappers() -> dict[Path, set[str]]:
+    """Methods named ``emit`` that pass a name on and add fields of their own: those fields, by folder."""
+    added: dict[Path, set[str]] = {}
+    for path in SOURCES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef) and node.name == "emit":
+                calls = [inner for inner in ast.walk(node) if isinstance(inner, ast.Call)]
+                fields = {keyword.arg for call in calls for keyword in call.keywords if keyword.arg}
+                added.setdefault(path.parent, set()).update(fields)
+    return added
+
+
 def emitted() -> Iterator[tuple[str, str, set[str] | None]]:
     """Every emission in the source: where, the event's name, and its fields (None: given as ``**fields``)."""
+    added = wrappers()
     for path in SOURCES:
         for node in ast.walk(ast.parse(path.read_text())):
             called = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "emit"
             if not called or not node.args:
                 continue
             keywords = {keyword.arg for keyword in node.keywords}
+            if isinstance(node.func, ast.Attribute) and not ast.unparse(node.func.value).endswith("events"):
+                keywords |= added.get(path.parent, set())
             fields = None if None in keywords else {name for name in keywords if name}
             for name in names_in(node.args[0]):
                 yield f"{path.name}:{node.lineno}", name, fields
