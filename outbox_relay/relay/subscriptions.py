@@ -34,6 +34,8 @@ class Subscriptions:
     def note(self, beacon: Beacon) -> None:
         """A worker said what it serves. Called from the settling loop."""
         if self._on and not beacon.partial:
+            if beacon.hostname not in self._beacons:
+                self.look()
             self._beacons[beacon.hostname] = self._clock(), beacon
 
     def look(self) -> None:
