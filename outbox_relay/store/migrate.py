@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,8 @@ from outbox_relay.store.schema import build
 from outbox_relay.store.sql import POSTGRESQL
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from outbox_relay.store.schema import Tables
 
 FOLDER = Path(__file__).parent / "migrations"
@@ -49,8 +52,8 @@ def migrate(
         command.upgrade(config, "head", sql=True)
         return
     try:
-        with engine.begin() as connection:
-            _limit_waiting(connection, tables, lock_timeout)
+        with _patient(engine, lock_timeout) as connection:
+            _take_turns(connection, tables)
             config.attributes["connection"] = connection
             _check_known(config, connection, tables)
             if schema is not None and connection.dialect.name == POSTGRESQL:
@@ -91,12 +94,32 @@ def _config(tables: Tables) -> Config:
     return config
 
 
-def _limit_waiting(connection: sa.Connection, tables: Tables, lock_timeout: timedelta) -> None:
+@contextmanager
+def _patient(engine: sa.Engine, lock_timeout: timedelta) -> Iterator[sa.Connection]:
+    """A transaction that waits for a lock for so long and no longer."""
     milliseconds = int(lock_timeout.total_seconds() * 1000)
+    with engine.connect() as connection:
+        if connection.dialect.name == POSTGRESQL:
+            with connection.begin():
+                connection.exec_driver_sql(f"SET LOCAL lock_timeout = {milliseconds}")
+                yield connection
+            return
+        # SQLite takes its only lock as the transaction begins, so the limit has to be there before.
+        driver: Any = connection.connection.driver_connection
+        (before,) = driver.execute("PRAGMA busy_timeout").fetchone()
+        driver.execute(f"PRAGMA busy_timeout = {milliseconds}")
+        try:
+            with connection.begin():
+                yield connection
+        finally:
+            driver.execute(f"PRAGMA busy_timeout = {before}")
+
+
+def _take_turns(connection: sa.Connection, tables: Tables) -> None:
+    """Two migrations at once: the second waits for the first."""
     if connection.dialect.name == POSTGRESQL:
-        connection.exec_driver_sql(f"SET LOCAL lock_timeout = {milliseconds}")
         place = sa.func.hashtext(f"outbox_relay {tables.metadata.schema or ''}.{tables.prefix}")
-        connection.execute(sa.select(sa.func.pg_advisory_xact_lock(place)))  # two migrations take turns
+        connection.execute(sa.select(sa.func.pg_advisory_xact_lock(place)))
 
 
 def _check_known(config: Config, connection: sa.Connection, tables: Tables) -> None:

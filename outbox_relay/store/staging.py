@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -83,8 +84,11 @@ def _namespaces(connection: sa.Connection, tables: Tables, rows: Iterable[_Key],
         connection.execute(statements.registered_namespaces(tables, connection.dialect.name), parameters).scalars()
     )
     if unknown := [name for name in names if name not in registered]:
+        known = connection.execute(sa.select(tables.namespace.c.namespace)).scalars().all()
+        near = difflib.get_close_matches(unknown[0], known, n=1)
+        cure = f"did you mean {near[0]!r}? If not," if near else "to add it,"
         raise StagingError(
-            f"namespace {unknown[0]!r} is not known, and namespaces are closed here: "
+            f"namespace {unknown[0]!r} is not known, and namespaces are closed here: {cure} "
             f"make it with 'outbox namespace set {unknown[0]}', or set outbox_namespaces = 'open'"
         )
     return []
