@@ -121,7 +121,7 @@ class Outbox:
         and raises, as :meth:`stage` does. Under a ``workflow_id`` the rows have the ordinals 0, 1, 2 and so on.
         A group may be given for ``signatures``; whatever sends several messages stages them all.
         """
-        return self._staging().stage_many(connection, signatures, _shared_options(options), bind)
+        return self._staging().stage_many(connection, signatures, _options(options, SEVERAL), bind)
 
     def capture(self, connection: Any, *, bind: Engine | None = None, **options: Any) -> AbstractContextManager[None]:
         """Stage, in the transaction of ``connection``, what this app sends inside the block.
@@ -129,18 +129,18 @@ class Outbox:
         ``delay``, ``apply_async``, ``send_task`` and canvas calls return what they always return, without a word to
         broker or result backend. Captures nest, and the innermost one counts. A task's own retry is not captured. Child
         tasks of asyncio, ``asyncio.to_thread`` and the like belong to the block that they are started in, plain threads
-        and executors do not: those send directly. Takes the options of :meth:`stage_many`; raises at the call that
-        sends what :meth:`stage` raises.
+        and executors do not: those send directly. Takes the options of :meth:`stage_many` but for ``task_queue``,
+        which is Celery's ``queue``; raises at the call that sends what :meth:`stage` raises.
         """
-        return capturing.capture(self._staging(), connection, _shared_options(options), bind)
+        return capturing.capture(self._staging(), connection, _options(options, CAPTURED), bind)
 
     def begin(self, maker: Any, *, bind: Engine | None = None, **options: Any) -> AbstractContextManager[Any]:
         """Begin a transaction with a capture around it, and commit it at the end of the block.
 
         ``maker`` is a ``sessionmaker``, a ``scoped_session`` or an engine; the block is given the session, or the
-        connection. What the flush at commit sends is captured too. Takes the options of :meth:`stage_many`.
+        connection. What the flush at commit sends is captured too. Takes the options of :meth:`capture`.
         """
-        return capturing.begin(self._staging(), maker, _shared_options(options), bind)
+        return capturing.begin(self._staging(), maker, _options(options, CAPTURED), bind)
 
     def once(self, connection: Any, *, bind: Engine | None = None) -> None:
         """Make the running task's effects in this transaction happen once, however often the task is delivered.
@@ -241,15 +241,16 @@ class Outbox:
             store.close()
 
 
-def _shared_options(options: dict[str, Any]) -> Options:
+CAPTURED = ("namespace", "node", "workflow_id", "run_id", "max_attempts", "settle_on")
+SEVERAL = (*CAPTURED, "task_queue")
+
+
+def _options(options: dict[str, Any], known: tuple[str, ...]) -> Options:
     """Options for several rows: what names a single one makes no sense there."""
     for name in options:
-        if name not in SHARED:
-            raise TypeError(f"{name!r} is not an option here; there are {', '.join(SHARED)}")
+        if name not in known:
+            raise TypeError(f"{name!r} is not an option here; there are {', '.join(known)}")
     return Options(**options)
-
-
-SHARED = ("namespace", "task_queue", "node", "workflow_id", "run_id", "max_attempts", "settle_on")
 
 
 def outbox_of(app: Celery) -> Outbox:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from celery.utils.time import maybe_iso8601
 from kombu import serialization
 
-from outbox_relay.core.placement import MAX_QUEUE_BYTES, Route, route_fault
+from outbox_relay.core.placement import DEFAULT_NAMESPACE, MAX_QUEUE_BYTES, Route, route_fault
 from outbox_relay.core.row import Message, NewRow
 from outbox_relay.core.settlement import HEADER
 from outbox_relay.errors import StagingError
@@ -18,6 +18,7 @@ from outbox_relay.staging.options import text_fault
 
 if TYPE_CHECKING:
     from celery import Celery
+    from kombu import Queue
 
     from outbox_relay.publish.recorder import Sent
     from outbox_relay.settings import Settings
@@ -90,21 +91,33 @@ def _route(sent: Sent, options: Options, settings: Settings, app: Celery) -> tup
     exchange, routing_key, queue = sent.exchange, sent.routing_key, sent.queue
     if exchange == DELAYED:
         exchange, routing_key, queue = _undelayed(sent, app)
-    if queue is not None:
-        task_queue = queue.name
-    elif options.task_queue is not None:
-        task_queue = options.task_queue
-    else:
-        task_queue = _queue_bound_to(exchange, routing_key, app) or routing_key or exchange
-    route = Route(options.namespace, task_queue, options.node)
-    if not route.plain and queue is None and options.task_queue is None:
+    task_queue = options.task_queue or _task_queue(exchange, routing_key, queue, app)
+    if task_queue is None and (options.namespace != DEFAULT_NAMESPACE or options.node is not None):
         raise StagingError(
             f"{sent.task} is sent to exchange {exchange!r} without a queue, so its queue in namespace "
-            f"{route.namespace!r} cannot be named: give task_queue"
+            f"{options.namespace!r} cannot be named: give task_queue"
         )
+    if task_queue is None:  # a name to show: the message goes by its exchange and routing key
+        task_queue = routing_key if queue is None else queue.name
+    route = Route(options.namespace, task_queue, options.node)
     if fault := route_fault(route, namespace_queues=settings.namespace_queues):
         raise StagingError(fault)
     return task_queue, exchange, routing_key
+
+
+def _task_queue(exchange: str, routing_key: str, queue: Queue | None, app: Celery) -> str | None:
+    """Name the queue that Celery routed the message to; None where the sender named an exchange of his own.
+
+    Celery adds its default queue to a message that names an exchange, and does not mean it.
+    """
+    if exchange == "":
+        return routing_key
+    if queue is not None and queue.name != app.conf.task_default_queue:
+        return str(queue.name)
+    for one in app.amqp.queues.values():
+        if one.exchange.name == exchange and one.routing_key == routing_key:
+            return str(one.name)
+    return None
 
 
 def _undelayed(sent: Sent, app: Celery) -> tuple[str, str, Any]:
@@ -116,13 +129,6 @@ def _undelayed(sent: Sent, app: Celery) -> tuple[str, str, Any]:
     raise StagingError(
         f"{sent.task}: no queue of the app has the routing key {key!r}, so the delay cannot be taken off"
     )
-
-
-def _queue_bound_to(exchange: str, routing_key: str, app: Celery) -> str | None:
-    for name, queue in app.amqp.queues.items():
-        if queue.exchange.name == exchange and queue.routing_key == routing_key:
-            return str(name)
-    return None
 
 
 # -- what it is ---------------------------------------------------------------------------------------------------

@@ -80,17 +80,17 @@ class Stager:
             raise StagingError(f"cannot stage {given!r}{hint}")
         if "task" not in given:
             raise StagingError(f"cannot stage {given!r}: it is not a signature")
-        own = getattr(given, "_app", None)
-        if own is None:
-            try:
-                bound: Signature = Signature.from_dict(dict(given), app=self.app)
-            except (KeyError, TypeError) as error:
-                raise StagingError(f"cannot stage {given!r}: it is not a signature ({error!r})") from error
-            return bound
         for part in _parts(given):
-            if (app := part._app) is not None and app is not self.app and app.main != self.app.main:
+            app = getattr(part, "_app", None)
+            if app is not None and app is not self.app and app.main != self.app.main:
                 raise StagingError(f"{part['task']} belongs to another app, {app!r}, which has its own broker")
-        return given
+        if getattr(given, "_app", None) is not None:
+            return given
+        try:
+            bound: Signature = Signature.from_dict(dict(given), app=self.app)
+        except (KeyError, TypeError) as error:
+            raise StagingError(f"cannot stage {given!r}: it is not a signature ({error!r})") from error
+        return bound
 
     def _build(self, signatures: Sequence[Signature], options: Options) -> list[Sent]:
         """Let Celery build the messages, and keep them."""
