@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 from celery.signals import beat_init
 
 from outbox_relay.errors import OutboxError
+from outbox_relay.relay.upkeep import PRUNE, REARM
 from outbox_relay.settings import is_enabled
 
 if TYPE_CHECKING:
     from outbox_relay.outbox import Outbox
 
-REARM = "outbox_relay.rearm"
-PRUNE = "outbox_relay.prune"
+__all__ = ["PRUNE", "REARM", "entries", "install"]
+
 PRUNE_EVERY = timedelta(hours=1)
 
 

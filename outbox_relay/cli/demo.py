@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 
 import click
 from celery import Celery
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from outbox_relay.cli.crew import Crew
 from outbox_relay.cli.demo_report import read_report, show_report
 from outbox_relay.cli.demo_stage import stage_all
 from outbox_relay.cli.demo_tasks import engine_of, metadata, total
-from outbox_relay.cli.output import console, note, say
+from outbox_relay.cli.output import note, say
+from outbox_relay.cli.progress import States
 from outbox_relay.cli.session import Refused, verb
 from outbox_relay.environment import configuration
 from outbox_relay.outbox import Outbox
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 LIMIT = 38.0  # seconds for the tasks to settle, of the 45 that the demo may take in all
 LOOK_EVERY = 0.2
-STATES = ("pending", "claimed", "done", "failed")
 CONFIG = """\
 task_acks_late = True
 worker_prefetch_multiplier = 8
@@ -50,14 +49,18 @@ def demo(keep: bool) -> None:
     """
     signal.signal(signal.SIGTERM, _interrupt)
     folder = Path(tempfile.mkdtemp(prefix="outbox-demo-"))
-    complete = False
+    complete = kept = False
     try:
         complete = run(folder)
+        kept = keep or not complete
+    except Exception:
+        kept = True
+        raise
     finally:
-        if complete and not keep:
-            shutil.rmtree(folder, ignore_errors=True)
-        else:
+        if kept:
             note(f"the database and the logs are in {folder}")
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
     click.get_current_context().exit(0 if complete else 1)
 
 
@@ -92,6 +95,7 @@ def environment(folder: Path, inherited: Mapping[str, str]) -> dict[str, str]:
     package = str(Path(__file__).resolve().parents[2])
     environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(folder), package, environ.get("PYTHONPATH")]))
     environ.update(
+        OUTBOX_ENABLED="true",
         OUTBOX_DATABASE_URL=f"sqlite:///{folder / 'shop.db'}",
         OUTBOX_BROKER_URL=f"embedded:///{folder / 'broker'}",
         OUTBOX_IMPORTS="outbox_relay.cli.demo_tasks",
@@ -124,21 +128,11 @@ def watch(outbox: Outbox, crew: Crew, *, until: float) -> None:
     everything = total()
     staging = stage_all(outbox)
     staged = 0
-    with Progress(
-        TextColumn("{task.description}"),
-        BarColumn(complete_style="green"),
-        TextColumn("{task.completed}/{task.total}"),
-        TextColumn("{task.fields[states]}"),
-        TimeElapsedColumn(),
-        console=console(),
-    ) as progress:
-        bar = progress.add_task("settled", total=everything, states="")
+    with States(everything) as states:
         while time.monotonic() < until:
             counts = outbox.store.counts()
-            settled = counts.get("done", 0) + counts.get("failed", 0)
-            states = "  ".join(f"{state} {counts.get(state, 0)}" for state in STATES)
-            progress.update(bar, completed=settled, states=states)
-            if staged == everything == settled:
+            states.show(counts)
+            if staged == everything == counts["done"] + counts["failed"]:
                 return
             if (name := crew.casualty()) is not None:
                 raise Refused(f"the {name} ended on its own; the end of its log:\n{tail(crew.log(name))}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 from rich.table import Table
@@ -68,38 +68,43 @@ class Report:
 
 def read_report(outbox: Outbox) -> Report:
     """Read everything back from the database."""
-    row = outbox.tables.row
     with engine_of(outbox.settings.database_url).connect() as connection:
-        joined = orders.outerjoin(row, row.c.task_id == orders.c.task_id)
-        ran = sa.select(sa.func.count()).select_from(runs).where(runs.c.task_id == orders.c.task_id).scalar_subquery()
-        statement = (
-            sa.select(
-                orders.c.kind,
-                sa.func.count(),
-                sa.func.count(row.c.id),
-                sa.func.count().filter(row.c.status == "done"),
-                sa.func.count().filter(row.c.status == "failed"),
-                sa.func.sum(ran),
-                sa.func.count().filter(ran == 0),
-            )
-            .select_from(joined)
-            .group_by(orders.c.kind)
-        )
-        kinds = [Kind(*one) for one in connection.execute(statement)]
+        return read(connection, outbox.tables.row)
 
-        def count(table: sa.Table, where: sa.ColumnElement[bool] | None = None) -> int:
-            query = sa.select(sa.func.count()).select_from(table)
-            return int(connection.execute(query if where is None else query.where(where)).scalar_one())
 
-        known = sa.select(orders.c.task_id)
-        gone = sa.select(rolled_back.c.task_id)
-        return Report(
-            kinds=tuple(sorted(kinds, key=lambda kind: list(KINDS).index(kind.name))),
-            strangers=count(row, row.c.task_id.not_in(known)),
-            rolled_back=count(rolled_back),
-            rolled_back_rows=count(row, row.c.task_id.in_(gone)),
-            rolled_back_runs=count(runs, runs.c.task_id.in_(gone)),
+def read(connection: sa.Connection, row: sa.Table) -> Report:
+    """Read everything back over ``connection``; ``row`` is the outbox's table."""
+
+    def count(table: sa.Table, *where: sa.ColumnElement[bool]) -> int:
+        return int(connection.execute(sa.select(sa.func.count()).select_from(table).where(*where)).scalar_one())
+
+    kinds = [Kind(*one) for one in connection.execute(_by_kind(row))]
+    gone = sa.select(rolled_back.c.task_id)
+    return Report(
+        kinds=tuple(sorted(kinds, key=lambda kind: list(KINDS).index(kind.name))),
+        strangers=count(row, row.c.task_id.not_in(sa.select(orders.c.task_id))),
+        rolled_back=count(rolled_back),
+        rolled_back_rows=count(row, row.c.task_id.in_(gone)),
+        rolled_back_runs=count(runs, runs.c.task_id.in_(gone)),
+    )
+
+
+def _by_kind(row: sa.Table) -> sa.Select[Any]:
+    """Every committed order beside its row and its runs, where there are any; counted by kind."""
+    ran = sa.select(sa.func.count()).select_from(runs).where(runs.c.task_id == orders.c.task_id).scalar_subquery()
+    return (
+        sa.select(
+            orders.c.kind,
+            sa.func.count(),
+            sa.func.count(row.c.id),
+            sa.func.count().filter(row.c.status == "done"),
+            sa.func.count().filter(row.c.status == "failed"),
+            sa.func.sum(ran),
+            sa.func.count().filter(ran == 0),
         )
+        .select_from(orders.outerjoin(row, row.c.task_id == orders.c.task_id))
+        .group_by(orders.c.kind)
+    )
 
 
 def show_report(report: Report, *, took: float) -> None:
@@ -126,7 +131,9 @@ def show_report(report: Report, *, took: float) -> None:
         Text("as it should be", "green") if gone else Text("NOT as it should be", "bold red"),
     )
     out = console()
+    out.print()
     out.print(table)
+    out.print()
     settled = sum(kind.done + kind.failed for kind in report.kinds)
     verdict = (
         "nothing lost, nothing that was rolled back ran" if report.complete else "something is NOT as it should be"
