@@ -79,13 +79,15 @@ class Folder:
             ahead = self._ahead[queue] = self._look(queue)
         path = self._path(queue)
         while ahead:
-            name = ahead.popleft()
+            name = ahead[0]
             held = keeper.place_for(os.path.basename(path), name)
             try:
                 os.rename(f"{path}/{name}", held)
             except FileNotFoundError:
-                keeper.check()
-                continue  # somebody else was faster
+                if not keeper.check():
+                    ahead.popleft()  # somebody else was faster
+                continue
+            ahead.popleft()
             with open(held, "rb") as file:
                 return Taken(queue, held, file.read(), redelivered=name.endswith(AGAIN))
         return None
@@ -271,10 +273,12 @@ class Keeper:
         part.rename(path)
         self._path = str(path)
 
-    def check(self) -> None:
-        """Make the folder anew at the next message, if somebody has deleted it."""
-        if self._path is not None and not os.path.isdir(self._path):
-            self.forget()
+    def check(self) -> bool:
+        """Tell whether somebody has deleted the folder; then it is made anew at the next message."""
+        if self._path is None or os.path.isdir(self._path):
+            return False
+        self.forget()
+        return True
 
     def recover(self) -> int | None:
         """Put back what processes hold that have died, and return how many messages that were.

@@ -1,0 +1,95 @@
+"""Looking at a queue tells what waits there, and changes nothing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from outbox_relay.core.settlement import HEADER, Delivery
+from outbox_relay.publish.peek import Depth, Depths, PeekError
+from tests.publish.bench import Bench, make_app
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture
+def depths(bench: Bench) -> Iterator[Depths]:
+    depths = Depths(bench.app)
+    yield depths
+    depths.close()
+
+
+def test_the_depth_of_a_queue(bench: Bench, depths: Depths) -> None:
+    nobody = 0 if bench.url.startswith("amqp") else None
+    bench.publish([*bench.outs(3), bench.out(properties={"priority": 9})])
+    assert depths.depth("work") == Depth(4, nobody)
+    assert len(bench.take()) == 4
+    assert depths.depth("work") == Depth(0, nobody)
+
+
+def test_a_queue_that_is_not_there(bench: Bench, depths: Depths) -> None:
+    missing = None if bench.url.startswith("amqp") else Depth(0, None)
+    assert depths.depth("nowhere") == missing
+    assert depths.depth("nowhere") == missing
+    assert depths.head("nowhere") is None
+    bench.publish(bench.outs(1))
+    looked = depths.depth("work")
+    assert looked is not None
+    assert looked.ready == 1
+
+
+def test_consumers_are_counted_where_the_broker_tells(rabbit: Bench) -> None:
+    depths = Depths(rabbit.app)
+    rabbit.publish(rabbit.outs(1))
+    with rabbit.connection.channel() as channel:
+        channel.basic_consume("work", callback=lambda message: None)
+        assert depths.depth("work") == Depth(0, 1)  # the one message is with the consumer
+    depths.close()
+
+
+def test_the_head_is_the_next_message_and_stays(bench: Bench, depths: Depths) -> None:
+    first, second = bench.outs(2)
+    bench.publish([first, second])
+    if not depths.sees_heads:
+        assert depths.head("work") is None
+        return
+    assert depths.head("work") == Delivery.parse(first.headers[HEADER])
+    assert depths.head("work") == Delivery.parse(first.headers[HEADER])
+    assert bench.row_ids() == [first.key, second.key]
+    assert depths.head("work") is None
+
+
+def test_a_head_that_is_not_ours_tells_nothing(bench: Bench, depths: Depths) -> None:
+    with bench.connection.Producer() as producer:
+        producer.publish({"plain": 1}, routing_key="work")
+    assert depths.head("work") is None
+
+
+def test_the_heads_of_a_message_with_priority(redis_url: str) -> None:
+    bench = Bench(redis_url)
+    depths = Depths(bench.app)
+    urgent, plain = bench.out(properties={"priority": 0}), bench.out(properties={"priority": 9})
+    bench.publish([plain, urgent])
+    head = depths.head("work")
+    assert head is not None
+    assert head.row_id == bench.row_ids()[0] == urgent.key
+    depths.close()
+    bench.close()
+
+
+def test_looking_goes_on_after_the_connection_died(rabbit: Bench, slow_lane: Bench) -> None:
+    depths = Depths(slow_lane.app)
+    assert slow_lane.proxy is not None
+    assert depths.depth("work") is None
+    slow_lane.proxy.cut()
+    assert depths.depth("work") is None
+    depths.close()
+
+
+@pytest.mark.parametrize("url", ["amqp://guest:guest@127.0.0.1:9//", "redis://127.0.0.1:9/0"])
+def test_a_broker_that_cannot_be_asked_is_told(url: str) -> None:
+    depths = Depths(make_app(url))
+    with pytest.raises(PeekError):
+        depths.depth("work")
