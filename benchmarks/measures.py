@@ -160,12 +160,12 @@ def latency_outbox(bench: Bench, count: int) -> Sample:
 
 # -- row 6: statements ---------------------------------------------------------------------------------------------
 
-_STATEMENT = re.compile(r"LOG:  (?:statement|execute [^:]*): (\w+)")
+_STATEMENT = re.compile(r"LOG:  (?:statement|execute [^:]*): (\w+(?: [\w.]+){0,2})")
 _NOT_COUNTED = {"BEGIN", "COMMIT", "ROLLBACK"}
 
 
 def statements(bench: Bench, rows: int) -> Counter[str]:
-    """The statements that the server saw, by their first words, from staging under a backlog to done."""
+    """The statements that the server saw, by their first three words, from staging under a backlog to done."""
     with bench.place("rabbitmq") as place:
         database = sa.make_url(place.database).database
         bench.postgres.execute(f"ALTER DATABASE \"{database}\" SET log_statement = 'all'")
@@ -177,8 +177,8 @@ def statements(bench: Bench, rows: int) -> Counter[str]:
             eventually(lambda: bench.postgres.execute(with_rows, database=str(database))[0][0] == 0, WITHIN, every=0.5)
         lines = [line for line in bench.postgres.log_text()[start:].splitlines() if f"database={database} " in line]
     ours = [line for line in lines if "application=outbox" in line or "application=bench" in line]
-    found = [match[1].upper() for line in ours if (match := _STATEMENT.search(line))]
-    return Counter(word for word in found if word not in _NOT_COUNTED)
+    found = [match[1] for line in ours if (match := _STATEMENT.search(line))]
+    return Counter(words for words in found if words.split()[0].upper() not in _NOT_COUNTED)
 
 
 # -- row 7: the cost of a claim, milliseconds ------------------------------------------------------------------------
