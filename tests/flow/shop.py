@@ -41,42 +41,50 @@ def make(conf: dict[str, Any], folder: Path) -> Celery:
             os.close(runs)
         return (folder / "runs").read_text().count(f"{task_id} ")
 
-    @app.task(name="shop.charge", bind=True)
+    @app.task(name="shop.charge", bind=True, shared=False)
     def charge(self: Any, order: object = None) -> None:
         note(self.request.id, order)
 
-    @app.task(name="shop.retry", bind=True, max_retries=5)
+    @app.task(name="shop.retry", bind=True, shared=False, max_retries=5)
     def retry(self: Any, times: int, countdown: float = 0.1) -> None:
         note(self.request.id, self.request.retries)
         if self.request.retries < times:
             raise self.retry(countdown=countdown)
 
-    @app.task(name="shop.fail", bind=True)
+    @app.task(name="shop.fail", bind=True, shared=False)
     def fail(self: Any, times: int = 1) -> None:
         """Fail the first ``times`` runs."""
         if note(self.request.id, "fail") <= times:
             raise ValueError("the card was refused")
 
-    @app.task(name="shop.die", bind=True)
+    @app.task(name="shop.die", bind=True, shared=False)
     def die(self: Any, times: int = 1) -> None:
         """Take the pool child down in the first ``times`` runs."""
         if note(self.request.id, "die") <= times:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    @app.task(name="shop.kill", bind=True)
+    @app.task(name="shop.kill", bind=True, shared=False)
     def kill(self: Any, times: int = 1) -> None:
         """Take the whole worker down in the first ``times`` runs, as a power cut would."""
         if note(self.request.id, "kill") <= times:
             os.kill(os.getppid(), signal.SIGKILL)
             time.sleep(60)
 
-    @app.task(name="shop.kill_after", bind=True)
+    @app.task(name="shop.kill_known", bind=True, shared=False)
+    def kill_known(self: Any) -> None:
+        """Take the whole worker down, every time, when a beacon has told that the task runs."""
+        note(self.request.id, "kill_known")
+        time.sleep(2)
+        os.kill(os.getppid(), signal.SIGKILL)
+        time.sleep(60)
+
+    @app.task(name="shop.kill_after", bind=True, shared=False)
     def kill_after(self: Any, times: int = 1) -> None:
         """Take the whole worker down right after the first ``times`` runs: done, and nobody is told."""
         if note(self.request.id, "kill_after") <= times:
             self.request.kill_after = True
 
-    @app.task(name="shop.wait", bind=True)
+    @app.task(name="shop.wait", bind=True, shared=False)
     def wait(self: Any, gate: str = "gate") -> None:
         """Run until the file ``gate`` is there."""
         note(self.request.id, "wait")
