@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from outbox_relay.publish.receipts import Publisher
 
 WINDOW = 0.02  # what is reported within it travels together
-TICK = 0.5
+TICK = 0.25
+PULSE = 1.0
 BATCH = 500
 MESSAGE_BYTES = 512 * 1024
 MAX_WAITING = 200_000
@@ -132,6 +133,7 @@ class Reporter:
         self._wake = threading.Event()
         self._stopping = threading.Event()
         self._next_beacon = 0.0
+        self._next_pulse = 0.0
         self._down = False
         self._pause = FIRST_PAUSE
         self._thread: threading.Thread | None = None
@@ -176,8 +178,8 @@ class Reporter:
 
     def _turn(self, publisher: Publisher) -> None:
         if not self._unsent:
-            if not self._waiting.items and not self._stopping.is_set() and not self._wake.wait(TICK):
-                publisher.pulse()
+            if not self._waiting.items and not self._stopping.is_set():
+                self._wake.wait(TICK)
             self._wake.clear()
             if 0 < len(self._waiting.items) < BATCH:
                 self._stopping.wait(WINDOW)
@@ -186,6 +188,14 @@ class Reporter:
             self._send(publisher)
         if not self._down and not self._stopping.is_set():
             self._send_beacons(publisher)
+            self._keep_alive(publisher)
+
+    def _keep_alive(self, publisher: Publisher) -> None:
+        """An idle connection needs its heartbeats, and an idle thread learns here that the broker has gone away."""
+        now = time.monotonic()
+        if now >= self._next_pulse:
+            self._next_pulse = now + PULSE
+            publisher.pulse()
 
     def _send(self, publisher: Publisher) -> None:
         parcels = self._unsent
@@ -247,7 +257,7 @@ class Reporter:
             self._next_beacon = now + self._heartbeat
             beacons += [(queue, self.describe(queue)) for queue in list(self._outboxes)]
         elif self.newly_running is not None and self.describe is not None:
-            for queue, held in self.newly_running(TICK / 2).items():
+            for queue, held in self.newly_running(TICK).items():
                 self._know(queue)
                 beacons.append((queue, self._partial(queue, held)))
         if not beacons:

@@ -220,3 +220,11 @@ def own_request_by_name() -> None:
 @app.task
 def sends_more() -> None:
     add.delay(2, 2)
+
+
+@app.task
+def die_once() -> None:
+    once = notes / "died"
+    if not once.exists():
+        once.touch()
+        os._exit(3)
