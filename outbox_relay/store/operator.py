@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
@@ -116,7 +117,10 @@ class Operator:
 
 def _given(wanted: RowFilter) -> dict[str, Any]:
     """The parameters of a filter's conditions, but for the ids."""
-    return {f"wanted_{name}": getattr(wanted, name) for name in _which(wanted) - {"ids"}}
+    given = {f"wanted_{name}": getattr(wanted, name) for name in _which(wanted) - {"ids"}}
+    if wanted.error is not None:  # a part of a text, not a pattern
+        given["wanted_error"] = re.sub("([/%_])", r"/\1", wanted.error)
+    return given
 
 
 def _which(wanted: RowFilter) -> frozenset[str]:

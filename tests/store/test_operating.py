@@ -74,7 +74,15 @@ def test_rows_are_listed_by_what_they_are(bench: Bench) -> None:
     bench.settle(failed(second, "OSError"))
     assert [row.id for row in store.ls(status="failed")] == [second.id, first.id]
     assert [row.id for row in store.ls(status="failed", error="100%")] == [first.id]
+    assert store.ls(status="failed", error="1%0") == store.ls(status="failed", error="Key_rror") == []
     assert store.ls(status="done") == store.ls(status="cancelled") == []
+
+
+def test_pending_rows_are_listed_whether_they_are_parked_or_not(bench: Bench) -> None:
+    first, second, third = sorted(one.row_id for one in bench.stage(3))
+    bench.set([first, third], parked=True)
+    assert {row.id: row.parked for row in bench.store.ls(status="pending")} == {first: True, second: False, third: True}
+    assert len(bench.store.ls(status="pending", limit=2, task="shop.charge")) == 2
 
 
 def test_a_list_of_an_unknown_state_is_refused(bench: Bench) -> None:

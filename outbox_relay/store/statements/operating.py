@@ -52,18 +52,33 @@ def _details(tables: Tables) -> sa.Select[Any]:
 def list_rows(tables: Tables, status: str | None, which: frozenset[str]) -> sa.Select[Any]:
     """Rows of a status in the order of its index (next due first, latest settled first); of any: newest first."""
     row = tables.row
-    query = _details(tables)
-    order: tuple[sa.ColumnElement[Any], ...] = (row.c.id.desc(),)
-    if status is not None:
-        query = query.where(row.c.status == literal(Status(status).value))
-        if status == Status.PENDING.value:
-            order = (row.c.visible_after, row.c.id)
-        elif status == Status.CLAIMED.value:
-            order = (row.c.claimed_at, row.c.id)
-        else:
-            order = (row.c.settled_at.desc(), row.c.id.desc())
-    query = query.where(*_matches(tables, which))
-    return query.order_by(*order).limit(sa.bindparam("limit", type_=sa.BigInteger()))
+    limit = sa.bindparam("limit", type_=sa.BigInteger())
+    matches = _matches(tables, which)
+    if status is None:
+        return _details(tables).where(*matches).order_by(row.c.id.desc()).limit(limit)
+    if status == Status.PENDING.value:
+        return _list_pending(tables, matches, limit)
+    in_status = row.c.status == literal(Status(status).value)
+    first = row.c.claimed_at if status == Status.CLAIMED.value else row.c.settled_at.desc()
+    return _details(tables).where(in_status, *matches).order_by(first, row.c.id).limit(limit)
+
+
+def _list_pending(
+    tables: Tables, matches: list[sa.ColumnElement[bool]], limit: sa.ColumnElement[int]
+) -> sa.Select[Any]:
+    """Pending rows are in two indexes: those that may become due, and those that are parked."""
+    row = tables.row
+    heads = (
+        sa.select(row.c.id).where(due(tables), *matches).order_by(row.c.visible_after, row.c.id).limit(limit),
+        sa.select(row.c.id).where(row.c.parked, *matches).order_by(row.c.id).limit(limit),
+    )
+    parts = [
+        sa.select(head.subquery(name).c.id) for head, name in zip(heads, ("open_rows", "parked_rows"), strict=True)
+    ]
+    chosen = sa.union_all(*parts).subquery("chosen")
+    pending = row.c.status == literal(Status.PENDING.value)
+    details = _details(tables).where(pending, row.c.id.in_(sa.select(chosen.c.id)))
+    return details.order_by(row.c.visible_after, row.c.id).limit(limit)
 
 
 def _matches(tables: Tables, which: frozenset[str]) -> list[sa.ColumnElement[bool]]:
@@ -74,7 +89,7 @@ def _matches(tables: Tables, which: frozenset[str]) -> list[sa.ColumnElement[boo
         "namespace": row.c.namespace == sa.bindparam("wanted_namespace", type_=text),
         "task": row.c.task == sa.bindparam("wanted_task", type_=text),
         "workflow_id": row.c.workflow_id == sa.bindparam("wanted_workflow_id", type_=text),
-        "error": row.c.error.contains(sa.bindparam("wanted_error", type_=text)),
+        "error": row.c.error.contains(sa.bindparam("wanted_error", type_=text), escape="/"),
     }
     return [condition for name, condition in conditions.items() if name in which]
 

@@ -1,0 +1,1 @@
+UPDATE outbox_row SET status='cancelled', parked=false, claim_token=NULL, claimed_at=NULL, claimed_by=NULL, lease_until=NULL, published_at=NULL, published_to=NULL, started_at=NULL, worker=NULL, error=%(reason)s::VARCHAR, settled_at=statement_timestamp() FROM unnest(%(ids_id)s::BIGINT[]) AS ids(id) WHERE outbox_row.id = ids.id

@@ -1,0 +1,4 @@
+WITH locked AS
+(SELECT outbox_row.id AS id, claims.reason AS reason
+FROM outbox_row JOIN unnest(%(claims_id)s::BIGINT[], %(claims_token)s::UUID[], %(claims_reason)s::TEXT[]) AS claims(id, token, reason) ON outbox_row.id = claims.id AND outbox_row.claim_token = claims.token ORDER BY outbox_row.id FOR UPDATE OF outbox_row)
+ UPDATE outbox_row SET status='failed', parked=false, claim_token=NULL, claimed_at=NULL, claimed_by=NULL, lease_until=NULL, published_at=NULL, published_to=NULL, started_at=NULL, worker=NULL, error=locked.reason, settled_at=statement_timestamp() FROM locked WHERE outbox_row.id = locked.id

@@ -1,0 +1,1 @@
+UPDATE outbox_row SET lease_until=statement_timestamp() + make_interval(secs => judged.lease) FROM unnest(%(judged_id)s::BIGINT[], %(judged_lease)s::FLOAT[]) AS judged(id, lease) WHERE outbox_row.id = judged.id

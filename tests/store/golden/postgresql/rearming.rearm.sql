@@ -1,0 +1,1 @@
+UPDATE outbox_row SET status='pending', rearms=(outbox_row.rearms + 1), vanished=judged.vanished, silent=judged.silent, visible_after=statement_timestamp(), lease_until=NULL FROM unnest(%(judged_id)s::BIGINT[], %(judged_vanished)s::BIGINT[], %(judged_silent)s::BIGINT[]) AS judged(id, vanished, silent) WHERE outbox_row.id = judged.id

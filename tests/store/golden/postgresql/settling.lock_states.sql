@@ -1,0 +1,2 @@
+SELECT outbox_row.id, outbox_row.task_id, outbox_row.status, outbox_row.claim_token, outbox_row.attempt, outbox_row.failures, outbox_row.retries, outbox_row.max_attempts, coalesce(outbox_row.published_at <= statement_timestamp() + make_interval(secs => -%(life)s), false) AS message_over
+FROM outbox_row JOIN unnest(%(ids_id)s::BIGINT[]) AS ids(id) ON outbox_row.id = ids.id ORDER BY outbox_row.id FOR UPDATE OF outbox_row

@@ -1,0 +1,1 @@
+UPDATE outbox_row SET status='done', parked=false, vanished=0, silent=0, claim_token=NULL, claimed_at=NULL, claimed_by=NULL, lease_until=NULL, published_at=NULL, published_to=NULL, started_at=NULL, worker=NULL, error=ids.note, settled_at=statement_timestamp() FROM unnest(%(ids_id)s::BIGINT[], %(ids_note)s::TEXT[]) AS ids(id, note) WHERE outbox_row.id = ids.id

@@ -1,0 +1,2 @@
+SELECT outbox_namespace.namespace
+FROM outbox_namespace JOIN unnest(%(names_namespace)s::TEXT[]) AS names(namespace) ON outbox_namespace.namespace = names.namespace

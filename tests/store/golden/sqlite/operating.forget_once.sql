@@ -1,0 +1,3 @@
+DELETE FROM outbox_once WHERE outbox_once.row_id IN (SELECT ids.id
+FROM (SELECT json_extract(ids_items.value, '$[0]') AS id
+FROM json_each(?) AS ids_items) AS ids)

@@ -1,0 +1,3 @@
+UPDATE outbox_row SET status='claimed', parked=0, lease_until=CASE WHEN (outbox_row.started_at IS NULL) THEN strftime('%Y-%m-%d %H:%M:%f', 'now', printf('%+.3f seconds', ?)) || '000' ELSE outbox_row.lease_until END, published_at=strftime('%Y-%m-%d %H:%M:%f', 'now') || '000', published_to=locked."to", error=NULL FROM (SELECT outbox_row.id AS id, claims."to" AS "to"
+FROM outbox_row JOIN (SELECT json_extract(claims_items.value, '$[0]') AS id, json_extract(claims_items.value, '$[1]') AS token, json_extract(claims_items.value, '$[2]') AS "to"
+FROM json_each(?) AS claims_items) AS claims ON outbox_row.id = claims.id AND outbox_row.claim_token = claims.token ORDER BY outbox_row.id) AS locked WHERE outbox_row.id = locked.id

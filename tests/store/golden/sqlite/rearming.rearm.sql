@@ -1,0 +1,2 @@
+UPDATE outbox_row SET status='pending', rearms=(outbox_row.rearms + 1), vanished=judged.vanished, silent=judged.silent, visible_after=strftime('%Y-%m-%d %H:%M:%f', 'now') || '000', lease_until=NULL FROM (SELECT json_extract(judged_items.value, '$[0]') AS id, json_extract(judged_items.value, '$[1]') AS vanished, json_extract(judged_items.value, '$[2]') AS silent
+FROM json_each(?) AS judged_items) AS judged WHERE outbox_row.id = judged.id

@@ -1,0 +1,9 @@
+WITH found AS
+(SELECT outbox_row.id AS id, outbox_row.claim_token AS claim_token, outbox_row.claimed_at AS claimed_at, outbox_row.published_at AS published_at, outbox_row.published_to AS published_to, outbox_row.worker AS worker, outbox_row.started_at AS started_at, outbox_row.vanished AS vanished, outbox_row.silent AS silent
+FROM outbox_row
+WHERE outbox_row.status = 'claimed' AND outbox_row.claimed_at >= ? AND outbox_row.lease_until < strftime('%Y-%m-%d %H:%M:%f', 'now') || '000' ORDER BY outbox_row.claimed_at
+ LIMIT ? OFFSET ?)
+ SELECT look.now, look.oldest, found.id, found.claim_token, found.claimed_at, found.published_at, found.published_to, found.worker, found.started_at, found.vanished, found.silent
+FROM (SELECT strftime('%Y-%m-%d %H:%M:%f', 'now') || '000' AS now, (SELECT min(outbox_row.claimed_at) AS min_1
+FROM outbox_row
+WHERE outbox_row.status = 'claimed' AND outbox_row.claimed_at >= ?) AS oldest) AS look LEFT OUTER JOIN found ON 1 = 1

@@ -1,0 +1,1 @@
+DELETE FROM outbox_relay WHERE outbox_relay.instance = ?

@@ -1,0 +1,2 @@
+SELECT outbox_worker.instance, outbox_worker.hostname, outbox_worker.pool, outbox_worker.node, outbox_worker.namespaces, outbox_worker.queues, outbox_worker.held, outbox_worker.started_at, outbox_worker.last_seen_at, strftime('%Y-%m-%d %H:%M:%f', outbox_worker.last_seen_at, printf('%+.3f seconds', ?)) || '000' > strftime('%Y-%m-%d %H:%M:%f', 'now') || '000' AS live
+FROM outbox_worker ORDER BY outbox_worker.last_seen_at DESC

@@ -1,0 +1,2 @@
+UPDATE outbox_row SET status='claimed', parked=0, vanished=0, silent=0, lease_until=CASE WHEN (? = 1 AND outbox_row.published_at IS NOT NULL) THEN strftime('%Y-%m-%d %H:%M:%f', outbox_row.published_at, printf('%+.3f seconds', ?)) || '000' ELSE strftime('%Y-%m-%d %H:%M:%f', 'now', printf('%+.3f seconds', ?)) || '000' END, started_at=NULL, worker=NULL FROM (SELECT json_extract(ids_items.value, '$[0]') AS id
+FROM json_each(?) AS ids_items) AS ids WHERE outbox_row.id = ids.id
