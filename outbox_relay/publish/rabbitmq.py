@@ -29,7 +29,7 @@ LARGE = 1024 * 1024  # a body of this size travels alone: a refusal for its size
 QUIET = 1.0  # after so many silent seconds one message goes ahead, to learn whether the broker blocks
 PATIENCE = 2.0  # seconds to look for a broker that is away
 BLOCKED_GRACE = 1.0  # seconds to wait for the confirms of what left just before the broker blocked
-KEPT_IN_DOUBT = 10_000
+KEPT_IN_DOUBT = 2_000
 
 RETRY_INTERVAL = 1.0  # seconds between two looks for a broker that is away, while idle
 
@@ -64,6 +64,8 @@ class RabbitPublisher(Publisher):
 
     def publish(self, messages: Sequence[Outgoing], *, timeout: float) -> list[Receipt]:
         deadline = time.monotonic() + timeout
+        if self._in_doubt:
+            self._forget_lost_doubts()
         items = [self._take(message) for message in messages]
         losses = 0
         while waiting := open_items(items):
@@ -241,7 +243,6 @@ class RabbitPublisher(Publisher):
         except LinkLostError:
             if was_connected:
                 self._reconnect()
-        self._forget_lost_doubts()
 
     def _is_time_to_try(self) -> bool:
         now = time.monotonic()
@@ -262,7 +263,7 @@ class RabbitPublisher(Publisher):
             del self._in_doubt[key]
 
     def late(self) -> list[Receipt]:
-        known = [key for key, item in self._in_doubt.items() if item.outcome is not None]
+        known = [key for key, item in self._in_doubt.items() if item.tag is None]
         return [self._in_doubt.pop(key).receipt() for key in known]
 
     def close(self) -> None:

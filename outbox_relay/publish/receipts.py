@@ -60,7 +60,7 @@ class Publisher(ABC):
     def late(self) -> list[Receipt]:
         """Return, once, what has been learned since of messages that :meth:`publish` called unknown.
 
-        Call it after :meth:`pulse`. A message whose connection died is not among them: nobody will ever know.
+        Call it after :meth:`pulse`. A message whose connection died is unknown for good, and told as that.
         """
         return []
 

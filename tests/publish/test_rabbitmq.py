@@ -16,7 +16,7 @@ from tests.support.waiting import eventually
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from outbox_relay.publish.receipts import Publisher
+    from outbox_relay.publish.receipts import Publisher, Receipt
     from tests.support.servers import RabbitMQ
 
 CONFIRMED = Outcome.CONFIRMED
@@ -216,6 +216,33 @@ def test_a_confirm_that_comes_late_is_not_asked_for_twice(slow_lane: Bench) -> N
     proxy.on_data, proxy.freeze = None, False
     assert counted(slow_lane.publish(messages)) == {"confirmed": 30}
     assert sorted(slow_lane.row_ids()) == sorted(message.key for message in messages)
+
+
+def test_a_confirm_that_comes_late_is_told(slow_lane: Bench) -> None:
+    proxy = slow_lane.proxy
+    assert proxy is not None
+    assert slow_lane.publish(slow_lane.outs(1)) == [CONFIRMED]
+    messages = slow_lane.outs(30)
+    proxy.on_data = lambda data: setattr(proxy, "freeze", True)
+    assert counted(slow_lane.publish(messages, timeout=0.5)) == {"unknown": 30}
+    slow_lane.publisher.pulse()
+    assert slow_lane.publisher.late() == []
+    proxy.on_data, proxy.freeze = None, False
+    told: list[Receipt] = []
+    pulse_until(slow_lane.publisher, lambda: told.extend(slow_lane.publisher.late()) or len(told) == 30)
+    assert {(receipt.key, receipt.outcome) for receipt in told} == {(message.key, CONFIRMED) for message in messages}
+
+
+def test_a_confirm_that_never_comes_is_told_when_its_connection_is_gone(slow_lane: Bench) -> None:
+    proxy = slow_lane.proxy
+    assert proxy is not None
+    assert slow_lane.publish(slow_lane.outs(1)) == [CONFIRMED]
+    proxy.swallow = True
+    assert counted(slow_lane.publish(slow_lane.outs(3), timeout=0.5)) == {"unknown": 3}
+    proxy.cut()
+    told: list[Receipt] = []
+    pulse_until(slow_lane.publisher, lambda: told.extend(slow_lane.publisher.late()) or len(told) == 3)
+    assert {receipt.outcome for receipt in told} == {Outcome.UNKNOWN}
 
 
 def test_a_peer_that_says_nothing_does_not_hold_a_call(slow_lane: Bench) -> None:
