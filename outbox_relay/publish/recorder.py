@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from kombu import Exchange, Producer
 from kombu.compression import compress
+from kombu.exceptions import EncodeError
 from kombu.serialization import dumps
 
 from outbox_relay.errors import StagingError
@@ -41,6 +42,10 @@ class Sent:
     routing_key: str
     queue: Queue | None
     countdown: float | None
+
+
+class UnencodableError(StagingError, EncodeError):
+    """The serializer cannot carry a value: kombu's own error too, for code that expects what a direct send raises."""
 
 
 class Nowhere:
@@ -146,7 +151,12 @@ class Recorder(Producer):
             encode: Callable[..., Any] = super()._prepare
             plain, content_type, content_encoding = encode(body, serializer, content_type, content_encoding)
         else:
-            content_type, content_encoding, plain = dumps(body, serializer=serializer)
+            try:
+                content_type, content_encoding, plain = dumps(body, serializer=serializer)
+            except EncodeError as error:
+                raise UnencodableError(
+                    f"{self._about[0]}: {serializer} cannot carry these arguments: {error}"
+                ) from error
         encoding = content_encoding or "utf-8"
         self._plain = plain.encode(encoding) if isinstance(plain, str) else bytes(plain)
         sent = self._plain
