@@ -81,9 +81,10 @@ class Waker:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop waking, and wait for the thread."""
-        self._stopped.set()
-        self._interrupt()
+        """Stop waking, and wait for the thread; harmless when called again."""
+        if not self._stopped.is_set():
+            self._stopped.set()
+            self._interrupt()
         self._thread.join()
 
     def _run(self) -> None:
