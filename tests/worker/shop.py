@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -20,6 +21,7 @@ app.conf.update(
     outbox_database_url="sqlite:///shop.db",
     outbox_heartbeat=float(os.environ.get("SHOP_HEARTBEAT", "1")),
     outbox_worker_ttl=60,
+    outbox_drain_timeout=float(os.environ.get("SHOP_DRAIN", "20")),
     outbox_retry_for=["NamedForAllError"],
     task_acks_late=os.environ.get("SHOP_LATE") == "1",
     task_reject_on_worker_lost=os.environ.get("SHOP_REJECT_LOST") == "1",
@@ -228,3 +230,11 @@ def die_once() -> None:
     if not once.exists():
         once.touch()
         os._exit(3)
+
+
+@app.task
+def look_at_yourself() -> None:
+    names = [thread.name for thread in threading.enumerate() if "outbox" in thread.name]
+    note(f"threads: {names}")
+    request = app.tasks["tests.worker.shop.add"].Request
+    note(f"request: {request if isinstance(request, str) else request.__module__}".partition(":Request")[0])
