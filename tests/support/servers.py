@@ -269,6 +269,14 @@ class RabbitMQ(Server):
         self._must_be_ours()
         self._process.end(signal.SIGKILL)
 
+    def pause(self) -> None:
+        """Let it stall with all its connections open, as a machine that swaps would; :meth:`resume` ends that."""
+        self._must_be_ours()
+        self._process.send(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self._process.send(signal.SIGCONT)
+
     def close(self) -> None:
         super().close()
         if self.owned:
