@@ -74,6 +74,9 @@ def _attend_refusals(consumer: Any, desk: Desk) -> None:
 def _attend_receipt(consumer: Any, desk: Desk) -> None:
     """What the consumer does not expect to go wrong: no id, a body of another shape, a name that is no name."""
     make_handler = consumer.create_task_handler
+    errors = (*consumer.connection_errors, *consumer.channel_errors)
+    # kombu counts KeyError among Redis's connection errors: to a poison message the worker would reconnect, for ever.
+    broker_errors = tuple(kind for kind in errors if not issubclass(kind, LookupError))
 
     def create_task_handler(*args: Any, **kwargs: Any) -> Callable[[Any], Any]:
         inner = make_handler(*args, **kwargs)
@@ -81,7 +84,7 @@ def _attend_receipt(consumer: Any, desk: Desk) -> None:
         def on_task_received(message: Any) -> Any:
             try:
                 return inner(message)
-            except (MemoryError, *consumer.connection_errors, *consumer.channel_errors):
+            except (MemoryError, *broker_errors):
                 raise
             except Exception as error:
                 logger.critical("A message was refused: %r; headers: %s", error, safe_repr(message.headers), exc_info=1)

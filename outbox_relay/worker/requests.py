@@ -162,7 +162,7 @@ def _settling_execution(inner: Callable[..., Any]) -> Callable[..., Any]:
             return inner(self, pool, **kwargs)
         try:
             result = inner(self, pool, **kwargs)
-        except (TaskRevokedError, MemoryError, *self.connection_errors):  # type: ignore[attr-defined]
+        except (TaskRevokedError, MemoryError):
             raise
         except Exception as error:
             if not job.open:

@@ -27,8 +27,7 @@ EXPECTED = {
 }
 
 
-@pytest.mark.parametrize("broker", ["redis_url", "embedded_url"])
-@pytest.mark.parametrize("late", ["0", "1"])
+@pytest.mark.parametrize(("broker", "late"), [("redis_url", "0"), ("redis_url", "1"), ("embedded_url", "1")])
 def test_ends_are_reported_on_other_brokers(
     request: pytest.FixtureRequest, tmp_path: Path, broker: str, late: str
 ) -> None:
