@@ -303,7 +303,7 @@ def decode_settlements(body: bytes) -> tuple[Reporter, list[Settlement]]:
         queue = ""  # the settlement arrived where its header pointed: the queue need not travel with each
         settlements = [_decode(item, queue) for item in document["settlements"]]
         return Reporter(UUID(hex=instance), str(hostname)), settlements
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise WireError(f"not a batch of settlements: {error!r}") from error
 
 
