@@ -7,8 +7,8 @@ working directory, or the module that ``celery --config`` names, changes that; t
 
 from __future__ import annotations
 
-import importlib.util
 import os
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,20 +37,25 @@ def build(environ: Mapping[str, str]) -> Celery:
         SettingsError: as :func:`outbox_relay.environment.configuration`.
     """
     built = Celery("outbox_relay")
-    built.add_defaults(DEFAULTS)
     module = environ.get("CELERY_CONFIG_MODULE")
-    if module or importlib.util.find_spec("celeryconfig"):
+    if module or PathFinder.find_spec("celeryconfig", [os.getcwd()]):
         built.config_from_object(module or "celeryconfig")
     built.conf.update(configuration(environ))
-    built.on_after_configure.connect(_make_folder, weak=False)
+    built.on_after_configure.connect(_complete, weak=False)
     Outbox(built)
     return built
 
 
-def _make_folder(sender: Celery, **_: Any) -> None:
-    """Make the folder that the default database lives in; the broker makes its own."""
-    if sender.conf.get("outbox_database_url") == DEFAULTS["outbox_database_url"]:
-        DATA.mkdir(exist_ok=True)
+def _complete(sender: Celery, source: Any, **_: Any) -> None:
+    """Give what nothing has configured its default, and make the folder that the default database lives in.
+
+    Celery's own ``add_defaults`` would put these before what stands in ``celeryconfig.py``.
+    """
+    for key, value in DEFAULTS.items():
+        if source.get(key) is None:
+            source[key] = value
+    if source["outbox_database_url"] == DEFAULTS["outbox_database_url"]:
+        DATA.mkdir(exist_ok=True)  # the broker makes its own
         ignore = DATA / ".gitignore"
         if not ignore.exists():
             ignore.write_text("*\n")

@@ -50,8 +50,9 @@ def fault(subject: str, text: str, cure: str) -> Finding:
     return Finding(Level.FAULT, subject, text, cure)
 
 
-def advise(app: Celery, settings: Settings | None, transport: str) -> list[Finding]:
-    """Look at the app's configuration, its tasks and its queues, for a broker of the kombu transport ``transport``."""
+def advise(app: Celery, settings: Settings | None) -> list[Finding]:
+    """Look at the app's configuration, its tasks and its queues."""
+    transport = str(app.conf.broker_write_url or app.conf.broker_url or "amqp").partition("://")[0].partition("+")[0]
     tasks = [task for name, task in sorted(app.tasks.items()) if not name.startswith("celery.")]
     found = [*_transport(transport), *_tasks(app, settings), *_queues(app, settings)]
     match transport:

@@ -51,6 +51,7 @@ def check(as_json: bool) -> None:
 def examine(outbox: Outbox) -> Iterator[Finding]:
     """Look at everything; a fault in one part does not keep the others from being looked at."""
     settings: Settings | None = None
+    usable = False
     try:
         settings = outbox.settings
     except SettingsError as error:
@@ -59,10 +60,12 @@ def examine(outbox: Outbox) -> Iterator[Finding]:
         yield fine("settings", f"the outbox {settings.name}")
         if not settings.enabled:
             yield warning("settings", "the outbox is dormant: nothing is staged, published or settled", ENABLE_HINT)
-        yield from database(outbox)
+        found = list(database(outbox))
+        usable = not any(one.level is Level.FAULT for one in found)
+        yield from found
     yield from broker(outbox.app)
-    if settings is not None:
-        yield from advise(outbox.app, settings, transport_of(outbox.app))
+    yield from advise(outbox.app, settings)
+    if usable and outbox.enabled:
         yield from processes(outbox)
 
 
@@ -114,36 +117,52 @@ def _pooled(connection: sa.Connection, settings: Settings) -> Iterator[Finding]:
 # -- the broker ---------------------------------------------------------------------------------------------------
 
 
-def transport_of(app: Celery) -> str:
-    """Return the name of the transport that the app publishes through."""
-    return str(app.connection_for_write().transport_cls)
-
-
 def broker(app: Celery) -> Iterator[Finding]:
     """Connect to the broker."""
-    with app.connection_for_write() as connection:
-        address = maybe_sanitize_url(str(app.conf.broker_write_url or app.conf.broker_url))
-        try:
-            connection.ensure_connection(max_retries=1, timeout=BROKER_TIMEOUT)
-            yield fine("broker", f"{_product(connection)} at {address}")
-        except (BrokerError, *connection.connection_errors, OSError, ImportError, KeyError) as error:
-            yield fault(
-                "broker", f"{address} cannot be reached: {first_line(error)}", "correct broker_url, or bring it up"
-            )
+    address = maybe_sanitize_url(str(app.conf.broker_write_url or app.conf.broker_url))
+    try:
+        with app.connection_for_write() as connection:
+            yield from _connect(connection, address)
+    except KeyError as error:  # kombu's word for a transport that it does not have
+        yield fault("broker", f"{address} cannot be used: {error.args[0]}", "correct broker_url")
 
 
-def _product(connection: Any) -> str:
+def _connect(connection: Any, address: str) -> Iterator[Finding]:
+    try:
+        connection.ensure_connection(max_retries=1, timeout=BROKER_TIMEOUT)
+    except (BrokerError, *connection.connection_errors, OSError, ImportError) as error:
+        yield fault("broker", f"{address} cannot be reached: {first_line(error)}", "correct broker_url, or bring it up")
+        return
     properties = getattr(connection.connection, "server_properties", None) or {}
     product = f"{properties.get('product', '')} {properties.get('version', '')}".strip()
-    return product or str(connection.transport.driver_type)
+    yield fine("broker", f"{product or connection.transport.driver_type} at {address}")
 
 
 # -- who is there -------------------------------------------------------------------------------------------------
 
 
 def processes(outbox: Outbox) -> Iterator[Finding]:
-    """Look for live relays and workers."""
-    return iter(())
+    """Look for live relays and workers, and for what they could not do."""
+    store = outbox.store
+    relays = [one.hostname for one in store.relays() if one.live]
+    workers = [one.hostname for one in store.workers(outbox.settings.worker_ttl) if one.live]
+    if relays:
+        yield fine("relays", f"{len(relays)} live: {', '.join(sorted(set(relays)))}")
+    else:
+        yield warning("relays", "no relay lives: nothing is published", f"run {command('relay')}")
+    if workers:
+        yield fine("workers", f"{len(workers)} report: {', '.join(sorted(workers))}")
+    else:
+        yield warning(
+            "workers",
+            "no worker reports: rows are published, and stay claimed",
+            "call Outbox(app) on the workers' app and start them (for those that cannot: outbox_settle_on = 'publish')",
+        )
+    with store.engine.connect() as connection:
+        aside = connection.execute(sa.select(sa.func.count()).select_from(outbox.tables.aside)).scalar_one()
+    if aside:
+        name = outbox.tables.aside.fullname
+        yield warning("reports", f"{aside} reports of workers could not be applied", f"see their reasons in {name}")
 
 
 # -- output -------------------------------------------------------------------------------------------------------

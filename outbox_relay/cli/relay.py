@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 from typing import Any
 
 import click
 from celery.bin.base import LOG_LEVEL
 
-from outbox_relay.cli.session import open_outbox, open_store, verb
+from outbox_relay.cli.session import Refused, open_outbox, open_store, verb
 from outbox_relay.relay.service import Relay
+
+NOT_OURS = (errno.EADDRINUSE, errno.EACCES, errno.EADDRNOTAVAIL)
 
 
 @click.command()
@@ -37,4 +40,10 @@ def relay(  # noqa: PLR0917 - click passes its options by name
     outbox.app.log.setup_logging_subsystem(loglevel=loglevel, logfile=logfile)
     open_store(outbox)
     options: dict[str, Any] = {"only": only, "shards": shards, "health_port": health_port, "take_over": take_over}
-    click.get_current_context().exit(Relay(outbox, **options).run())
+    try:
+        code = Relay(outbox, **options).run()
+    except OSError as error:
+        if health_port is None or error.errno not in NOT_OURS:
+            raise
+        raise Refused(f"the port {health_port} cannot be used for health: {error.strerror}") from error
+    click.get_current_context().exit(code)

@@ -40,7 +40,7 @@ def verb(function: F) -> F:
             return function(*args, **options)
         except KeyboardInterrupt:
             raise click.exceptions.Exit(130) from None
-        except (OutboxError, sa.exc.SQLAlchemyError, BrokerError, ImportError) as error:
+        except (OutboxError, sa.exc.SQLAlchemyError, BrokerError, ImportError, KeyError) as error:
             if (text := explain(error)) is None:
                 raise
             raise Refused(text) from error
@@ -120,6 +120,8 @@ def explain(error: BaseException) -> str | None:
             return f"the database refused a statement: {first_line(error.orig)}"
         case sa.exc.TimeoutError():
             return f"the database does not answer: {first_line(error)}"
+        case KeyError() if "No such transport" in str(error):
+            return f"broker_url is not the URL of a broker that is known here: {error.args[0]}"
         case BrokerError():
             return f"the broker cannot be reached: {first_line(error)}"
         case _:
