@@ -39,15 +39,24 @@ class OneByOnePublisher(Publisher):
         deadline = time.monotonic() + timeout
         receipts = [Receipt(message.key, Outcome.UNSENT) for message in messages]
         for message, receipt in zip(messages, receipts, strict=True):
-            if (left := deadline - time.monotonic()) <= 0:
+            if not self._deliver(message, receipt, deadline):
                 break
+        return receipts
+
+    def _deliver(self, message: Outgoing, receipt: Receipt, deadline: float) -> bool:
+        """Publish a message, once more where the connection breaks; tell whether it is worth going on."""
+        for _ in range(2):
+            if (left := deadline - time.monotonic()) <= 0:
+                return False
             try:
                 self._link.open(min(left, PATIENCE))
             except self._link.lost as error:
                 receipt.detail = str(error)
-                break
+                return False
             self._publish_one(message, receipt)
-        return receipts
+            if receipt.outcome is not Outcome.UNKNOWN:
+                break
+        return True
 
     def _publish_one(self, message: Outgoing, receipt: Receipt) -> None:
         target, link = message.target, self._link

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 from kombu import Exchange, Queue
+from kombu.transport import redis as kombu_redis
 from redis import Redis as Client
 
 from outbox_relay.publish.publisher import Outcome
-from outbox_relay.publish.redis_batch import RedisPublisher
 from tests.publish.bench import Bench, counted
 from tests.support.waiting import eventually
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tests.support.servers import Redis
 
 CONFIRMED = Outcome.CONFIRMED
+pipelines = pytest.mark.skipif(not hasattr(kombu_redis, "PublishBatch"), reason="kombu before 5.7 has no pipelines")
 
 
 @pytest.fixture
@@ -35,8 +36,8 @@ def client(redis_url: str) -> Iterator[Client]:
         yield client
 
 
+@pipelines
 def test_messages_leave_in_pipelines(over_redis: Bench, client: Client) -> None:
-    assert isinstance(over_redis.publisher, RedisPublisher)
     assert counted(over_redis.publish(over_redis.outs(1))) == {"confirmed": 1}
     before = client.info("stats")["total_reads_processed"]
     assert counted(over_redis.publish(over_redis.outs(500))) == {"confirmed": 500}
@@ -52,6 +53,21 @@ def test_priorities_go_to_the_lists_that_kombu_reads(over_redis: Bench, client: 
     assert len(over_redis.row_ids()) == 4
 
 
+@pytest.mark.owns_server
+def test_what_a_full_redis_did_not_take_is_delivered_later(over_redis: Bench, client: Client) -> None:
+    assert over_redis.publish(over_redis.outs(1)) == [CONFIRMED]
+    client.config_set("maxmemory-policy", "noeviction")
+    client.config_set("maxmemory", 1)
+    messages = over_redis.outs(5)
+    try:
+        assert CONFIRMED not in over_redis.publish(messages)
+    finally:
+        client.config_set("maxmemory", 0)
+    assert over_redis.publish(messages) == [CONFIRMED] * 5
+    assert over_redis.row_ids()[1:] == [message.key for message in messages]
+
+
+@pipelines
 @pytest.mark.owns_server
 def test_nothing_is_confirmed_while_redis_is_out_of_memory_and_all_is_later(
     redis: Redis, over_redis: Bench, client: Client
@@ -79,6 +95,7 @@ def test_nothing_is_confirmed_while_redis_is_out_of_memory_and_all_is_later(
     assert over_redis.events == ["broker.blocked", "broker.unblocked"]
 
 
+@pipelines
 @pytest.mark.owns_server
 def test_a_queue_cannot_be_declared_while_redis_is_out_of_memory(over_redis: Bench, client: Client) -> None:
     over_redis.app.conf.task_queues = [Queue("work"), Queue("video", Exchange("media", type="topic"), "video.#")]
@@ -120,6 +137,7 @@ def test_a_server_that_says_nothing_does_not_hold_a_call(redis: Redis, redis_url
         bench.close()
 
 
+@pipelines
 @pytest.mark.owns_server
 def test_the_first_publish_after_a_restart_is_confirmed_for_real(redis: Redis, over_redis: Bench) -> None:
     assert over_redis.publish(over_redis.outs(1)) == [CONFIRMED]
