@@ -27,7 +27,7 @@ format: ## let ruff format the code
 
 golden: ## write the golden SQL files anew; look at the diff before you commit it
 	bin/setup test
-	OUTBOX_WRITE_GOLDEN=1 $(PYTHON) -m pytest tests/store -q -k golden
+	UPDATE_GOLDEN=1 $(PYTHON) -m pytest tests/store/test_golden.py -q
 
 docs: ## write the generated parts of docs/ anew
 	bin/setup test
