@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from celery.exceptions import Ignore
+
 from outbox_relay.core.settlement import HEADER, Delivery
 from outbox_relay.errors import AlreadyDone
 from outbox_relay.staging.transaction import enter, session_or_connection
@@ -17,6 +19,10 @@ if TYPE_CHECKING:
     from outbox_relay.store.schema import Tables
 
 
+class SkippedRun(AlreadyDone, Ignore):  # type: ignore[misc]  # Celery is not typed
+    """What a second run meets. To Celery it is an Ignore: the first run's result stays, and no callback follows."""
+
+
 def once(app: Celery, tables: Callable[[], Tables], given: Any, bind: Any = None) -> None:
     """Mark the running task's row as done in this transaction. See :meth:`outbox_relay.Outbox.once`."""
     task = app.current_worker_task
@@ -26,4 +32,4 @@ def once(app: Celery, tables: Callable[[], Tables], given: Any, bind: Any = None
         return  # called directly, or sent past the outbox: there is no row that this could be the second run of
     place = enter(session_or_connection(given), bind)
     if not mark_once(place.connection, tables(), row_id=delivery.row_id, task_id=task.request.id):
-        raise AlreadyDone(f"row {delivery.row_id} ({task.name}, {task.request.id}) has committed its effects already")
+        raise SkippedRun(f"row {delivery.row_id} ({task.name}, {task.request.id}) has committed its effects already")

@@ -47,10 +47,10 @@ def of_failure(job: Job, request: Any, exc_info: Any, captured: Caught | None, d
         return Settlement.retry(job.delivery, job.task_id, to_retried(retry, request), describe(error))
     if isinstance(error, Retry):
         return _of_bare_retry(job, request, error)
-    if isinstance(error, Ignore):
-        return Settlement.done(job.delivery, job.task_id, f"ignored: {error}")
     if isinstance(error, AlreadyDone):
         return Settlement.done(job.delivery, job.task_id, f"skipped: {error}")
+    if isinstance(error, Ignore):
+        return Settlement.done(job.delivery, job.task_id, f"ignored: {error}")
     if request._already_revoked:
         return Settlement.cancelled(job.delivery, job.task_id, "terminated")
     if isinstance(error, (WorkerLostError, Terminated, SystemExit, KeyboardInterrupt)):

@@ -13,7 +13,9 @@ from celery import Celery, Task
 from celery.exceptions import Ignore, Reject, Retry
 from celery.worker.request import Request
 
+from outbox_relay.errors import AlreadyDone
 from outbox_relay.outbox import Outbox
+from outbox_relay.staging.once import SkippedRun
 
 app = Celery("shop", broker=os.environ["SHOP_BROKER"])
 app.conf.update(
@@ -82,6 +84,16 @@ def reject(requeue: bool = False) -> None:
     if requeue:
         once.touch()
     raise Reject("not mine", requeue=requeue)
+
+
+@app.task(autoretry_for=(Exception,))
+def skipped() -> None:
+    raise SkippedRun("row 1 has committed its effects already")
+
+
+@app.task
+def already_done() -> None:
+    raise AlreadyDone("said by the task itself")
 
 
 @app.task(bind=True)
@@ -238,3 +250,13 @@ def look_at_yourself() -> None:
     note(f"threads: {names}")
     request = app.tasks["tests.worker.shop.add"].Request
     note(f"request: {request if isinstance(request, str) else request.__module__}".partition(":Request")[0])
+
+
+class DiesWhenDone(Task):
+    def on_success(self, *args: object) -> None:
+        os._exit(4)
+
+
+@app.task(base=DiesWhenDone)
+def dies_when_done() -> int:
+    return 1

@@ -49,6 +49,8 @@ ENDS = [
     End("wrong_arguments", "add", Kind.FAILED, "TypeError", (1, 2, 3)),
     End("ignore", "ignore", Kind.DONE, "ignored"),
     End("replace", "replaced", Kind.DONE, "ignored"),
+    End("second_run_of_what_is_done", "skipped", Kind.DONE, "skipped"),
+    End("task_that_says_it_is_done", "already_done", Kind.DONE, "skipped"),
     End("reject", "reject", Kind.FAILED, "Reject"),
     End("named_for_all_tasks", "named_for_all", Kind.AGAIN, "NamedForAllError: again, please"),
     End("subclass_of_one_named_for_its_task", "named_for_one", Kind.AGAIN, "SubError"),
