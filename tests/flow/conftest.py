@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,11 +15,27 @@ if TYPE_CHECKING:
 
     OpenShop = Callable[..., Shop]
 
-STACKS = {
-    "postgresql-rabbitmq": ("postgres_url", "rabbitmq_url"),
-    "postgresql-redis": ("postgres_url", "redis_url"),
-    "sqlite-embedded": ("sqlite_url", "embedded_url"),
-}
+STACKS = ("postgresql-rabbitmq", "postgresql-redis", "sqlite-embedded")
+
+
+@contextmanager
+def urls(request: pytest.FixtureRequest, stack: str, folder: Path) -> Iterator[tuple[str, str]]:
+    """A database and a broker, new and empty, that outlive the shop on them."""
+    if stack == "sqlite-embedded":
+        yield f"sqlite:///{folder / 'shop.db'}", f"embedded:///{folder / 'broker'}"
+        return
+    postgres, server = request.getfixturevalue("postgres"), request.getfixturevalue(stack.partition("-")[2])
+    for one in (postgres, server):  # a test before may have left it stopped
+        if one.owned:
+            one.start()
+    name = postgres.create_database()
+    broker = server.url(server.create_vhost() if stack.endswith("rabbitmq") else server.fresh_database())
+    try:
+        yield postgres.url(name), broker
+    finally:
+        if postgres.owned:
+            postgres.start()
+        postgres.drop_database(name)
 
 
 @pytest.fixture
@@ -28,13 +44,13 @@ def open_shop(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[OpenSh
     with ExitStack() as stack:
 
         def open_(name: str = "postgresql-rabbitmq", *, quick: bool = True, **conf: Any) -> Shop:
-            database, broker = (str(request.getfixturevalue(url)) for url in STACKS[name])
+            database, broker = stack.enter_context(urls(request, name, tmp_path))
             return stack.enter_context(Shop(tmp_path, database, broker, **{**(QUICK if quick else {}), **conf}))
 
         yield open_
 
 
-@pytest.fixture(params=list(STACKS))
+@pytest.fixture(params=STACKS)
 def any_shop(request: pytest.FixtureRequest, open_shop: OpenShop) -> Shop:
     """A shop with short leases, on each stack in turn."""
     return open_shop(request.param)

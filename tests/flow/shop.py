@@ -23,13 +23,15 @@ if TYPE_CHECKING:
 FOLDER = "SHOP_FOLDER"
 CONF = "SHOP_CONF"
 DIES_AT = "SHOP_DIES_AT"
+MUTE = "SHOP_MUTE"
 
 
-def make(conf: dict[str, Any], folder: Path) -> Celery:
-    """Return the shop's app; its tasks write their runs into ``folder``."""
+def make(conf: dict[str, Any], folder: Path, *, mute: bool = False) -> Celery:
+    """Return the shop's app; its tasks write their runs into ``folder``. A ``mute`` one has no outbox installed."""
     app = Celery("shop", set_as_current=False)
     app.conf.update(conf)
-    Outbox(app)
+    if not mute:
+        Outbox(app)
 
     def note(task_id: str, what: object) -> int:
         """Write a run down, and return which one of this task id it is, from one."""
@@ -106,6 +108,6 @@ def _die_at(event: Event) -> None:
 
 
 if CONF in os.environ:
-    app = make(json.loads(os.environ[CONF]), Path(os.environ[FOLDER]))
+    app = make(json.loads(os.environ[CONF]), Path(os.environ[FOLDER]), mute=MUTE in os.environ)
     if os.environ.get(DIES_AT):
         app.outbox.events.subscribe(_die_at)

@@ -134,11 +134,17 @@ class Shop:
         self.outbox.close()
         self.app.close()
 
+    def hang_up(self) -> None:
+        """Close the test's own connections to the database."""
+        self.engine.dispose()
+        self.outbox.store.engine.dispose()
+
     # -- processes --------------------------------------------------------------------------------------------------
 
-    def start(self, name: str, *arguments: str, dies_at: str = "") -> Program:
+    def start(self, name: str, *arguments: str, dies_at: str = "", env: dict[str, str] | None = None) -> Program:
         env = {
             **os.environ,
+            **(env or {}),
             shop.CONF: json.dumps(self.conf),
             shop.FOLDER: str(self.folder),
             shop.DIES_AT: dies_at,

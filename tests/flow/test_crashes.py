@@ -59,10 +59,10 @@ def test_a_relay_killed_between_send_and_mark_loses_nothing_on_other_stacks(open
 
 def test_a_relay_killed_in_the_middle_of_many_batches_leaves_its_rows_to_another(open_shop: OpenShop) -> None:
     """All are out within a lease and a poll, by a relay that lives beside it (B54, B93)."""
-    shop = open_shop(outbox_batch_size=50)
+    shop = open_shop(outbox_batch_size=20)
     shop.worker(wait=False)
+    victim = shop.relay(dies_at="sweep.confirmed")
     shop.relay()
-    victim = shop.relay(dies_at="sweep.confirmed", wait=False)
     staged = shop.stage_many(300)
     assert victim.wait(30) == -signal.SIGKILL
     shop.all_done(300, within=40)

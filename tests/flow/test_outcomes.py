@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from outbox_relay.store.operator import RowFilter
-from tests.flow.conftest import STACKS
+from tests.flow.conftest import STACKS, urls
 from tests.flow.stand import Shop
 from tests.support.waiting import eventually
 
@@ -15,22 +15,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-@pytest.fixture(scope="module", params=list(STACKS))
+@pytest.fixture(scope="module", params=STACKS)
 def shop(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
     """A shop that is open for all tests of this module, with a relay and a worker."""
     folder = tmp_path_factory.mktemp("shop")
-    if request.param == "sqlite-embedded":
-        database, broker = f"sqlite:///{folder / 'shop.db'}", f"embedded:///{folder / 'broker'}"
-    else:
-        postgres = request.getfixturevalue("postgres")
-        database = postgres.url(postgres.create_database())
-        if request.param == "postgresql-redis":
-            redis = request.getfixturevalue("redis")
-            broker = redis.url(redis.fresh_database())
-        else:
-            rabbitmq = request.getfixturevalue("rabbitmq")
-            broker = rabbitmq.url(rabbitmq.create_vhost())
-    with Shop(folder, database, broker, outbox_heartbeat=1, outbox_worker_ttl=5) as shop:
+    with (
+        urls(request, request.param, folder) as (database, broker),
+        Shop(folder, database, broker, outbox_heartbeat=1, outbox_worker_ttl=5) as shop,
+    ):
         shop.relay(wait=False)
         shop.worker(wait=False)
         yield shop
