@@ -21,7 +21,7 @@ GIVEN = {
     "OUTBOX_RETRY_FOR": "ConnectionError, shop.errors.Busy",
     "OUTBOX_BACKOFF_MULTIPLIER": "1.5",
     "OUTBOX_DEFAULT_QUOTA": "None",
-    "OUTBOX_SHARDS": "0-1/4",
+    "OUTBOX_SHARDS": "all",
     "OUTBOX_BROKER_URL": "redis://localhost/1",
     "OUTBOX_IMPORTS": "shop.tasks,shop.more",
 }
