@@ -127,7 +127,10 @@ def celery(place: Place, *arguments: str, outbox: bool = True) -> Iterator[subpr
     try:
         yield process
         if process.poll() is not None:
-            raise RuntimeError(f"{arguments}: ended with {process.returncode}: {log.read_text()[-3000:]}")
+            raise RuntimeError(f"{arguments[0]} ended with {process.returncode}")
+    except BaseException:
+        print(f"{log.name} ends with:\n{log.read_text()[-3000:]}", file=sys.stderr)
+        raise
     finally:
         process.send_signal(signal.SIGTERM)
         try:
