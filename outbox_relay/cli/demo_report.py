@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import click
 import sqlalchemy as sa
 from rich.table import Table
 from rich.text import Text
 
 from outbox_relay.cli.demo_tasks import KINDS, engine_of, orders, rolled_back, runs, total
-from outbox_relay.cli.output import console
+from outbox_relay.cli.output import print_table
 
 if TYPE_CHECKING:
     from outbox_relay.outbox import Outbox
@@ -130,17 +131,11 @@ def show_report(report: Report, *, took: float) -> None:
         str(report.rolled_back_runs),
         Text("as it should be", "green") if gone else Text("NOT as it should be", "bold red"),
     )
-    out = console()
-    out.print()
-    out.print(table)
-    out.print()
+    click.echo()
+    print_table(table)
+    click.echo()
     settled = sum(kind.done + kind.failed for kind in report.kinds)
-    verdict = (
-        "nothing lost, nothing that was rolled back ran" if report.complete else "something is NOT as it should be"
-    )
-    out.print(
-        Text(
-            f"{settled} of {total()} tasks have their outcome after {took:.0f} s: {verdict}",
-            "green" if report.complete else "bold red",
-        )
-    )
+    verdict, style = "something is NOT as it should be", "bold red"
+    if report.complete:
+        verdict, style = "nothing lost, nothing that was rolled back ran", "green"
+    print_table(Text(f"{settled} of {total()} tasks have their outcome after {took:.0f} s: {verdict}", style))

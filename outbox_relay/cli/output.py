@@ -20,7 +20,10 @@ from rich.text import Text
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from rich.console import RenderableType
+
 PIPE_WIDTH = 400  # a pipe has no width: nothing is cut off in it
+ONE_LINE = {"error", "created", "due", "started", "last seen", "status"}
 STYLES = {
     "pending": "yellow",
     "claimed": "cyan",
@@ -96,6 +99,18 @@ def console(*, stderr: bool = False) -> Console:
     return made
 
 
+def print_table(renderable: RenderableType, *, stderr: bool = False) -> None:
+    """Print a table; where its reader is not a terminal, without the blanks at the ends of its lines."""
+    out = console(stderr=stderr)
+    if out.is_terminal:
+        out.print(renderable)
+        return
+    with out.capture() as captured:
+        out.print(renderable)
+    for line in captured.get().splitlines():
+        click.echo(line.rstrip(), err=stderr)
+
+
 def say(text: str) -> None:
     """Print a line to standard output."""
     click.echo(visible(text, lines=True))
@@ -130,7 +145,7 @@ def table(columns: Mapping[str, Callable[[Any], Any]], rows: Sequence[Any], *, n
     """Return a table of ``rows``, with a column for each name and the function that reads it from a row."""
     made = Table(box=None, pad_edge=False, header_style="bold", show_edge=False)
     for name in columns:
-        made.add_column(name, overflow="fold")
+        made.add_column(name, overflow="ellipsis" if name in ONE_LINE else "fold", no_wrap=name in ONE_LINE)
     for row in rows:
         made.add_row(*(cell(read(row), now=now) for read in columns.values()))
     return made

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from outbox_relay.cli.output import confirmed, console, facts, note, print_json, say, table
+from outbox_relay.cli.output import confirmed, facts, note, print_json, print_table, say, table
 from outbox_relay.cli.revoke import revoke
 from outbox_relay.cli.session import Refused, json_option, open_outbox, open_store, verb
 from outbox_relay.core.lifecycle import Status
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from outbox_relay.store.outbox import Store
 
 PREVIEW = 10
-BRIEF = 60
+BRIEF = 100
 COLUMNS: Mapping[str, Callable[[RowDetail], Any]] = {
     "id": lambda row: row.id,
     "status": lambda row: row.status,
@@ -98,10 +99,10 @@ OPEN = (Status.PENDING, Status.CLAIMED)
 
 
 def brief(text: str | None, most: int = BRIEF) -> str | None:
-    """Return the first line of an error, and not too much of it."""
+    """Return the first line of an error, without the module of its class, and not too much of it."""
     if text is None:
         return None
-    line = text.strip().partition("\n")[0]
+    line = re.sub(r"^(\w+\.)+(?=\w+(:|$))", "", text.strip().partition("\n")[0])
     return line if len(line) <= most else line[: most - 1] + "…"
 
 
@@ -130,7 +131,7 @@ def show_rows(store: Store, rows: Sequence[RowDetail], *, more: bool, as_json: b
     if as_json:
         print_json(rows)
     elif rows:
-        console().print(table(COLUMNS, rows, now=store.now()))
+        print_table(table(COLUMNS, rows, now=store.now()))
         if more:
             note(f"there are more: these are the first {len(rows)}")
     else:
@@ -143,14 +144,13 @@ def show_row(store: Store, key: str, *, as_json: bool) -> None:
     if as_json:
         print_json(row)
     else:
-        console().print(
-            facts((one.name, value) for one in fields(row) if (value := getattr(row, one.name)) is not None)
-        )
+        shown = ((one.name, getattr(row, one.name)) for one in fields(row))
+        print_table(facts((name, value) for name, value in shown if value is not None))
 
 
 def preview(rows: Sequence[RowDetail]) -> None:
     """Print, to standard error, the rows that would be touched."""
-    out = console(stderr=True)
-    out.print(table({name: COLUMNS[name] for name in ("id", "status", "task", "namespace", "error")}, rows[:PREVIEW]))
+    columns = {name: COLUMNS[name] for name in ("id", "status", "task", "namespace", "error")}
+    print_table(table(columns, rows[:PREVIEW]), stderr=True)
     if len(rows) > PREVIEW:
-        out.print(f"… and {len(rows) - PREVIEW:,} more", style="dim")
+        note(f"… and {len(rows) - PREVIEW:,} more")

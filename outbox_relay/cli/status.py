@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from outbox_relay.cli.output import console, facts, note, print_json, say, span, table
+from outbox_relay.cli.output import facts, note, print_json, print_table, say, span, table
 from outbox_relay.cli.session import command, json_option, open_outbox, open_store, verb
 from outbox_relay.core.lifecycle import Status
 from outbox_relay.settings import ENABLE_HINT
@@ -52,7 +52,7 @@ def status(as_json: bool) -> None:
         head = {"name": outbox.settings.name, "enabled": outbox.enabled}
         print_json({**head, "rows": counts, "relays": relays, "workers": found})
         return
-    console().print(facts([("outbox", outbox.settings.name), *rows_of(counts), *processes_of(relays, found)]))
+    print_table(facts([("outbox", outbox.settings.name), *rows_of(counts), *processes_of(relays, found)]))
     for text in worries(outbox, counts, relays, found):
         note(f"warning: {text}")
 
@@ -99,6 +99,6 @@ def workers(as_json: bool) -> None:
     if as_json:
         print_json(found)
     elif found:
-        console().print(table(WORKERS, found, now=store.now()))
+        print_table(table(WORKERS, found, now=store.now()))
     else:
         say("no worker has reported yet")
