@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import inspect
 import re
+import shlex
 from typing import TYPE_CHECKING
 
+import click
 import pytest
 
+from outbox_relay.cli import outbox
 from outbox_relay.relay import health
+from tests.support.commands import parse
 from tests.support.documents import DOCS, GENERATED, ROOT, defaults, rendered
 
 if TYPE_CHECKING:
@@ -52,6 +56,24 @@ def test_links_between_pages_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):
         if not target.startswith(("http:", "https:")):
             assert (page.parent / target).exists(), f"{page.name} points to {target}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_of_the_celery_program_exist(page: Path) -> None:
+    for block in re.findall(r"^```sh\n(.*?)^```$", page.read_text(), re.DOTALL | re.MULTILINE):
+        for line in block.splitlines():
+            words = shlex.split(line, comments=True)
+            if words and words[0] == "celery":
+                parse(words[1:])
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_verbs_of_the_command_line_exist(page: Path) -> None:
+    """Inline code that starts with a verb and goes on with an option: ``relay --take-over``."""
+    for code in re.findall(r"`([^`\n]+)`", page.read_text()):
+        words = shlex.split(code) if code.count("'") % 2 == 0 else []
+        if len(words) > 1 and words[0] in outbox.list_commands(click.Context(outbox)):
+            parse(["-A", "shop", "outbox", *words])
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
