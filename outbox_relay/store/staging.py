@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -140,9 +141,6 @@ def _insert_page(
         return connection.execute(statements.insert_values(tables, dialect), parameters).all()
     channel = channel_name(tables) if wake else None
     if len(page) == 1:
-        if not fresh and _speaks_psycopg(connection):
-            sql = _insert_one_sql(tables, channel, connection.dialect)
-            return connection.exec_driver_sql(sql, _parameters(page[0])).all()
         statement = statements.insert_values(tables, dialect, bool(fresh), channel)
         parameters = _parameters(page[0])
     else:
@@ -151,6 +149,8 @@ def _insert_page(
         parameters = values(dialect, "rows", **dict(zip((*statements.COLUMNS, *statements.DUE), columns, strict=True)))
     if fresh:
         parameters.update(values(dialect, "fresh", namespace=fresh))
+    if _speaks_psycopg(connection):
+        return connection.exec_driver_sql(_psycopg_text(statement, connection.dialect), parameters).all()
     return connection.execute(statement, parameters).all()
 
 
@@ -161,9 +161,13 @@ def _speaks_psycopg(connection: sa.Connection) -> bool:
 
 
 @lru_cache(maxsize=64)
-def _insert_one_sql(tables: Tables, channel: str | None, dialect: sa.Dialect) -> str:
-    """The insert of one row as text. To find it in SQLAlchemy's own cache takes longer than a local server's answer."""
-    return str(statements.insert_values(tables, POSTGRESQL, False, channel).compile(dialect=dialect))
+def _psycopg_text(statement: sa.Insert, dialect: sa.Dialect) -> str:
+    """An insert as text, with parameters in PostgreSQL's binary form.
+
+    To find the text in SQLAlchemy's own cache takes longer than a local server's answer, and arrays of bytes in text
+    form take twice the time of binary ones.
+    """
+    return re.sub(r"%\((\w+)\)s", r"%(\1)b", str(statement.compile(dialect=dialect)))
 
 
 def _parameters(row: NewRow) -> dict[str, Any]:
