@@ -30,6 +30,7 @@ class KombuLink:
         self._options = options or {}
         self._events = events
         self._connection: Connection | None = None
+        self._channel: Any = None
         self._pid = 0
         self._away = False
         self._tried_at = float("-inf")
@@ -45,8 +46,9 @@ class KombuLink:
 
     @property
     def channel(self) -> Any:
-        assert self._connection is not None
-        return self._connection.default_channel
+        """The one channel. kombu's own ``default_channel`` would connect again, and wait for that without end."""
+        assert self._channel is not None
+        return self._channel
 
     def open(self, patience: float) -> None:
         """Connect, where there is no connection; keep trying for about ``patience`` seconds.
@@ -80,11 +82,11 @@ class KombuLink:
         hosts = max(len(connection.alt), 1)
         try:
             connection.ensure_connection(max_retries=hosts, interval_start=0, interval_step=0, interval_max=0)
-            connection.default_channel  # noqa: B018 - opens it
+            channel = connection.default_channel
         except BaseException:
             connection.collect()
             raise
-        self._connection, self._pid = connection, os.getpid()
+        self._connection, self._channel, self._pid = connection, channel, os.getpid()
         self._declared.clear()
 
     def declare(self, queue: Queue, exchange: str, *, again: bool = False) -> None:
@@ -100,7 +102,7 @@ class KombuLink:
         self._note_lost(error)
 
     def close(self) -> None:
-        connection, self._connection = self._connection, None
+        connection, self._connection, self._channel = self._connection, None, None
         if connection is not None and self._pid == os.getpid():
             with suppress(*self.lost, *self.refused):  # it is being closed: how does not matter
                 connection.release()

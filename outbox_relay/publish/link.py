@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 #: What connecting, reading or writing may raise where the network or the broker is at fault.
 LOST = (OSError, AMQPError, KombuError)
-IO_TIMEOUT = 10.0  # for one answer of the broker (a declare, opening a channel)
+IO_TIMEOUT = 5.0  # for one answer of the broker (a declare, opening a channel)
 CLOSE_TIMEOUT = 2.0
 STEP = 0.25  # how long a stuck write waits before it looks whether the broker has said something
 
@@ -34,6 +34,10 @@ class LinkLostError(Exception):
     def __init__(self, reason: object) -> None:
         super().__init__(str(reason) or repr(reason))
         self.code: int = getattr(reason, "reply_code", 0) or 0
+
+
+class NoLinkError(LinkLostError):
+    """The broker cannot be reached."""
 
 
 class ChannelLostError(Exception):
@@ -86,7 +90,7 @@ class Link:
         """Connect, where there is no connection; keep trying for about ``patience`` seconds.
 
         Raises:
-            LinkLostError: the broker cannot be reached.
+            NoLinkError: the broker cannot be reached.
         """
         if self.connected:
             return
@@ -103,7 +107,7 @@ class Link:
             attempts(self._connect, deadline)
         except LOST as error:
             self._note_lost(error)
-            raise LinkLostError(error) from error
+            raise NoLinkError(error) from error
         if self._away:
             self._away = False
             self._emit("broker.back")

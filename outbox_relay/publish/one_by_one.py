@@ -71,7 +71,7 @@ class OneByOnePublisher(Publisher):
                     return
             receipt.outcome = Outcome.UNKNOWN
             link.channel.basic_publish(prepared, exchange=target.exchange, routing_key=target.routing_key)
-            receipt.outcome = Outcome.CONFIRMED
+            receipt.outcome, receipt.detail = Outcome.CONFIRMED, ""
         except link.lost as error:
             receipt.detail = str(error)
             link.lose(error)

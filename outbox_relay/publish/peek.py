@@ -98,6 +98,8 @@ class Depths:
     def _declare_passively(self, queue: str) -> Depth | None:
         """On a channel of its own, since the broker closes it over a queue that is missing."""
         connection = self._link.channel.connection
+        if connection is None:
+            raise ConnectionResetError("the broker has closed the connection")
         connection.sock.settimeout(IO_TIMEOUT)
         channel = connection.channel()
         try:

@@ -29,6 +29,14 @@ class Target:
     exchange: str
     routing_key: str
 
+    @property
+    def declares(self) -> bool:
+        """Whether declaring the queue makes the way to it: not where the sender named an exchange of another's."""
+        if not self.exchange:
+            return True
+        exchanges = [self.queue.exchange, *(binding.exchange for binding in self.queue.bindings or ())]
+        return any(one is not None and one.name == self.exchange for one in exchanges)
+
     @classmethod
     def direct(cls, queue: Queue) -> Target:
         """The queue itself, by way of the default exchange."""

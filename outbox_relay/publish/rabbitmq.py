@@ -9,7 +9,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from outbox_relay.publish.confirms import Item
-from outbox_relay.publish.link import ChannelLostError, Link, LinkLostError
+from outbox_relay.publish.link import ChannelLostError, Link, LinkLostError, NoLinkError
 from outbox_relay.publish.receipts import Outcome, Publisher
 from outbox_relay.publish.wire import HEADER_FRAME_OVERHEAD, UnsendableError, prepare
 
@@ -68,19 +68,19 @@ class RabbitPublisher(Publisher):
             self._forget_lost_doubts()
         items = [self._take(message) for message in messages]
         losses = 0
-        while waiting := open_items(items):
-            left = deadline - time.monotonic()
-            if left <= 0 or (losses and not self._link.connected and not any(item.sent for item in waiting)):
-                break
+        while (waiting := open_items(items)) and (left := deadline - time.monotonic()) > 0:
+            in_doubt = any(item.sent for item in waiting)
             try:
-                self._link.open(left if losses else min(left, PATIENCE))
+                self._link.open(left if in_doubt else min(left, PATIENCE))
                 self._publish_all(waiting, deadline, singly=losses > 1)
                 break
             except (LinkLostError, ChannelLostError) as error:
-                losses += 1
-                self._max_size = None
                 for item in waiting:
                     item.detail = item.detail or str(error)
+                if isinstance(error, NoLinkError):
+                    break
+                losses += 1
+                self._max_size = None
                 time.sleep(min(0.02 * 2**losses, 1.0, max(deadline - time.monotonic(), 0)))
         self._remember(items)
         return [item.receipt() for item in items]
@@ -218,7 +218,7 @@ class RabbitPublisher(Publisher):
         for item in items:
             target = item.message.target
             key = (target.exchange, target.queue.name)
-            if not again and key in self._link.declared:
+            if (not again and key in self._link.declared) or not target.declares:
                 continue
             if key not in refusals:
                 refusals[key] = self._link.declare(target.queue)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 import pytest
-from kombu import Exchange, Queue
+from kombu import Exchange, Queue, binding
 
 from outbox_relay.publish.publisher import Outcome
 from tests.publish.bench import Bench, counted
@@ -64,6 +64,23 @@ def test_a_queue_declared_otherwise_refuses_its_own_rows_and_no_other(rabbit: Be
     assert [receipt.outcome for receipt in receipts] == [CONFIRMED, Outcome.REFUSED, CONFIRMED]
     assert "x-max-priority" in receipts[1].detail
     assert rabbit.row_ids() == [rows[0].key, rows[2].key]
+
+
+def test_an_exchange_that_is_none_of_the_apps_is_published_to_as_the_sender_said(rabbit: Bench) -> None:
+    """Nothing is declared for it: the row's task queue has no part in the way."""
+    rabbit.declare(Queue("theirs", Exchange("theirs", type="fanout")))
+    rabbit.declare(Queue("work", queue_arguments={"x-max-priority": 10}))
+    rows = [rabbit.out(exchange="theirs", routing_key="x"), rabbit.out(exchange="nobodys", routing_key="x")]
+    assert rabbit.publish(rows) == [CONFIRMED, Outcome.UNROUTABLE]
+    assert rabbit.row_ids("theirs") == [rows[0].key]
+
+
+def test_a_queue_with_bindings_to_other_exchanges_is_declared_for_them(rabbit: Bench) -> None:
+    bindings = [binding(Exchange(name, type="topic"), routing_key="#") for name in ("news", "events")]
+    rabbit.app.conf.task_queues = [Queue("work"), Queue("both", bindings=bindings)]
+    rows = [rabbit.out("both", exchange=name, routing_key="a.b") for name in ("news", "events")]
+    assert rabbit.publish(rows) == [CONFIRMED] * 2
+    assert rabbit.row_ids("both") == [row.key for row in rows]
 
 
 def test_a_queue_that_is_there_takes_rows_however_it_was_declared(rabbit: Bench) -> None:
