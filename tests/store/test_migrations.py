@@ -147,16 +147,15 @@ def test_the_printed_sql_makes_the_same_tables_on_postgresql(
     postgres_url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     engine = open_engine(postgres_url)
-    migrate(engine, sql=True)
+    migrate(engine, "ob_", "shop", sql=True)
     script = capsys.readouterr().out
     assert sa.inspect(engine).get_table_names() == []
     raw = engine.raw_connection()
     raw.cursor().execute(script)
     raw.commit()
     raw.close()
-    assert Store(engine, build()).check_schema() == SCHEMA_VERSION
-    migrate(engine)
-    bench = Bench(postgres_url)
+    assert Store(engine, build("ob_", "shop")).check_schema() == SCHEMA_VERSION
+    bench = Bench(postgres_url, "ob_", "shop")
     bench.stage(2)
     assert len(bench.claim()) == 2
     bench.close()

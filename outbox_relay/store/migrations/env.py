@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from alembic import context
+from sqlalchemy.schema import CreateSchema
 
 from outbox_relay.store.migrate import version_table
+from outbox_relay.store.sql import POSTGRESQL
 
 tables = context.config.attributes["tables"]
 options = {
@@ -24,6 +26,10 @@ if context.is_offline_mode():
         **options,
     )
     with context.begin_transaction():
+        if context.config.attributes["dialect"] == POSTGRESQL:
+            context.execute("SET LOCAL lock_timeout = '5s'")
+            if tables.metadata.schema is not None:
+                context.execute(CreateSchema(tables.metadata.schema, if_not_exists=True))
         context.run_migrations()
 else:
     context.configure(connection=context.config.attributes["connection"], transactional_ddl=True, **options)
