@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from celery import Celery
     from kombu import Queue
 
-__all__ = ["Sending", "Sent", "Sink", "diverted", "install"]
+__all__ = ["Sending", "Sent", "Sink", "divert", "diverted", "install", "restore"]
 
 COUNTDOWN = "x-outbox-countdown"  # travels from one wrapped call to the other, and no further
 
@@ -106,15 +106,32 @@ _sinks: ContextVar[tuple[Sink, ...]] = ContextVar("outbox_relay_sinks", default=
 def diverted(sink: Sink) -> Iterator[None]:
     """Offer the messages of ``sink.app`` that are sent in this context to ``sink`` first."""
     install(sink.app)
-    before = _sinks.get()
-    inside = (*before, sink)
-    _sinks.set(inside)
+    before, inside = divert(sink)
     try:
         yield
     finally:
         # Not ContextVar.reset: a generator may be closed in another context than the one that it was started in.
         now = _sinks.get()
         _sinks.set(before if now is inside else tuple(one for one in now if one is not sink))
+
+
+Sinks = tuple[Sink, ...]
+
+
+def divert(sink: Sink) -> tuple[Sinks, Sinks]:
+    """Do what :func:`diverted` does, for who has installed the wrappers and cannot afford a context manager.
+
+    Returns the sinks before and after; give the former to :func:`restore`, in the same context.
+    """
+    before = _sinks.get()
+    inside = (*before, sink)
+    _sinks.set(inside)
+    return before, inside
+
+
+def restore(before: Sinks) -> None:
+    """End what :func:`divert` began."""
+    _sinks.set(before)
 
 
 def is_offline(app: Celery) -> bool:

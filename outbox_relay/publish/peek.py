@@ -120,7 +120,8 @@ class Depths:
             return head
         with channel.conn_or_acquire() as client:
             for priority in channel.priority_steps:  # in the order in which kombu takes them
-                item: bytes | None = client.lindex(channel._q_for_pri(queue, priority), -1)
+                key = channel.global_keyprefix + channel._q_for_pri(queue, priority)  # kombu prefixes its own commands
+                item: bytes | None = client.lindex(key, -1)
                 if item is not None:
                     return item
         return None

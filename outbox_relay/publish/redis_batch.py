@@ -147,9 +147,12 @@ class RedisPublisher(Publisher):
         if not self._link.connected:
             return
         try:
-            with self._link.channel.conn_or_acquire() as client:
+            channel = self._link.channel
+            with channel.conn_or_acquire() as client:
                 if self._blocked:
-                    client.lpushx(PROBE, "")  # refused as a real message would be, and without effect where it is not
+                    client.lpushx(
+                        channel.global_keyprefix + PROBE, ""
+                    )  # refused as a real message would be, and without effect where it is not
                 else:
                     client.ping()
             self._note_blocked(None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from redis import Redis as Client
 
 from outbox_relay.core.settlement import HEADER, Delivery
 from outbox_relay.publish.peek import Depth, Depths, PeekError
@@ -75,6 +76,22 @@ def test_the_heads_of_a_message_with_priority(redis_url: str) -> None:
     head = depths.head("work")
     assert head is not None
     assert head.row_id == bench.row_ids()[0] == urgent.key
+    depths.close()
+    bench.close()
+
+
+def test_a_prefix_of_all_keys_is_kept_to(redis_url: str) -> None:
+    options = {"global_keyprefix": "shop:"}
+    bench = Bench(redis_url, broker_transport_options=options)
+    depths = Depths(bench.app)
+    (message,) = bench.outs(1)
+    bench.publish([message])
+    with Client.from_url(redis_url) as client:
+        assert client.llen("shop:work") == 1
+    assert depths.depth("work") == Depth(1, None)
+    head = depths.head("work")
+    assert head is not None
+    assert head.row_id == message.key
     depths.close()
     bench.close()
 
