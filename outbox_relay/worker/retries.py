@@ -17,7 +17,7 @@ from celery import states
 from celery.utils.time import maybe_iso8601, maybe_make_aware
 
 from outbox_relay.core.settlement import HEADER, Retried
-from outbox_relay.publish.capture import diverted
+from outbox_relay.publish.capture import divert, install, restore
 from outbox_relay.publish.fields import encode_fields
 
 if TYPE_CHECKING:
@@ -134,10 +134,14 @@ def carry_riders(task: Any, app: Celery) -> None:
         if not request or HEADER not in request:
             return traced(uuid, args, kwargs, request)
         sink = RetrySink(app, uuid, int(request.get("retries") or 0))
-        with diverted(sink):
+        before, _ = divert(sink)
+        try:
             result = traced(uuid, args, kwargs, request)
+        finally:
+            restore(before)
         return _with_rider(result, sink.caught)
 
+    install(app)
     trace.__outbox__ = True  # type: ignore[attr-defined]  # marks the wrapper
     task.__trace__ = trace
 
