@@ -6,6 +6,7 @@ send each entry twice, which does no harm.
 
 from __future__ import annotations
 
+import math
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -44,15 +45,13 @@ def entries(outbox: Outbox, *, models: bool = False) -> dict[str, dict[str, Any]
     # The queue is named by text, since schedulers that store their entries can keep nothing else.
     queue = outbox.queues.relay.name
     address = {"queue": queue, "exchange": "", "routing_key": queue}
-    expires = "expire_seconds" if models else "expires"
-    return {
-        name: {
-            "task": name,
-            "schedule": interval,
-            "options": {**address, expires: interval.total_seconds(), "ignore_result": True, "serializer": "json"},
-        }
-        for name, interval in every.items()
-    }
+    made = {}
+    for name, interval in every.items():
+        seconds = interval.total_seconds()
+        expires = {"expire_seconds": math.ceil(seconds)} if models else {"expires": seconds}
+        options = {**address, **expires, "ignore_result": True, "serializer": "json"}
+        made[name] = {"task": name, "schedule": interval, "options": options}
+    return made
 
 
 def _join_schedule(sender: Any, **_: Any) -> None:

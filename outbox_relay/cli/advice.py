@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
+from outbox_relay.cli.session import REDIS, transport_of
 from outbox_relay.worker.warnings import warnings_of
 
 if TYPE_CHECKING:
@@ -52,13 +53,13 @@ def fault(subject: str, text: str, cure: str) -> Finding:
 
 def advise(app: Celery, settings: Settings | None) -> list[Finding]:
     """Look at the app's configuration, its tasks and its queues."""
-    transport = str(app.conf.broker_write_url or app.conf.broker_url or "amqp").partition("://")[0].partition("+")[0]
+    transport = transport_of(app)
     tasks = [task for name, task in sorted(app.tasks.items()) if not name.startswith("celery.")]
     found = [*_transport(transport), *_tasks(app, settings), *_queues(app, settings)]
     match transport:
         case "amqp" | "pyamqp" | "amqps" | "librabbitmq":
             found += _rabbitmq(app, tasks)
-        case "redis" | "rediss" | "sentinel":
+        case _ if transport in REDIS:
             found += _redis(app, tasks)
     return found
 

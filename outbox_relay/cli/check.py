@@ -12,7 +12,7 @@ from rich.text import Text
 
 from outbox_relay.cli.advice import Finding, Level, advise, fault, fine, warning
 from outbox_relay.cli.output import console, print_json, visible
-from outbox_relay.cli.session import command, explain, first_line, json_option, open_outbox, verb
+from outbox_relay.cli.session import command, explain, first_line, json_option, open_outbox, require_broker_driver, verb
 from outbox_relay.errors import OutboxError, SettingsError
 from outbox_relay.settings import ENABLE_HINT
 
@@ -121,8 +121,11 @@ def broker(app: Celery) -> Iterator[Finding]:
     """Connect to the broker."""
     address = maybe_sanitize_url(str(app.conf.broker_write_url or app.conf.broker_url))
     try:
+        require_broker_driver(app)
         with app.connection_for_write() as connection:
             yield from _connect(connection, address)
+    except ImportError as error:
+        yield fault("broker", explain(error) or first_line(error), "install what is missing")
     except KeyError as error:  # kombu's word for a transport that it does not have
         yield fault("broker", f"{address} cannot be used: {error.args[0]}", "correct broker_url")
 

@@ -8,7 +8,7 @@ from typing import Any
 import click
 from celery.bin.base import LOG_LEVEL
 
-from outbox_relay.cli.session import Refused, open_outbox, open_store, verb
+from outbox_relay.cli.session import Refused, open_outbox, open_store, require_broker_driver, verb
 from outbox_relay.relay.service import Relay
 
 NOT_OURS = (errno.EADDRINUSE, errno.EACCES, errno.EADDRNOTAVAIL)
@@ -37,6 +37,7 @@ def relay(  # noqa: PLR0917 - click passes its options by name
     """
     outbox = open_outbox()
     outbox.require_enabled()
+    require_broker_driver(outbox.app)
     outbox.app.log.setup_logging_subsystem(loglevel=loglevel, logfile=logfile)
     open_store(outbox)
     options: dict[str, Any] = {"only": only, "shards": shards, "health_port": health_port, "take_over": take_over}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -16,9 +17,12 @@ from outbox_relay.outbox import Outbox, outbox_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from celery import Celery
+
     from outbox_relay.store.outbox import Store
 
 F = TypeVar("F", bound="Callable[..., Any]")
+REDIS = ("redis", "rediss", "sentinel")
 EXTRAS = {"psycopg": "postgresql", "redis": "redis"}
 
 
@@ -96,9 +100,27 @@ def open_store(outbox: Outbox) -> Store:
     return outbox.store
 
 
+def transport_of(app: Celery) -> str:
+    """Return the scheme of the URL that the app publishes to."""
+    url = str(app.conf.broker_write_url or app.conf.broker_url or "amqp")
+    return url.partition("://")[0].partition("+")[0]
+
+
+def require_broker_driver(app: Celery) -> None:
+    """Look whether the broker's driver is there, which kombu finds out too late to say so.
+
+    Raises:
+        ImportError: it is not.
+    """
+    if transport_of(app) in REDIS:
+        import_module("redis")
+
+
 def explain(error: BaseException) -> str | None:
     """Say in a sentence what went wrong and what to do; None where it is a fault of the program itself."""
     match error:
+        case OutboxError() if isinstance(error.__cause__, ImportError):
+            return explain(error.__cause__) or str(error)
         case StoreAway():
             return f"the database is away or busy: {error}"
         case OutboxError():

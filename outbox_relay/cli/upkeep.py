@@ -10,7 +10,7 @@ import click
 from outbox_relay import beat
 from outbox_relay.cli.output import confirmed, console, say
 from outbox_relay.cli.rows import count
-from outbox_relay.cli.session import Refused, open_outbox, open_store, verb
+from outbox_relay.cli.session import Refused, open_outbox, open_store, require_broker_driver, verb
 from outbox_relay.core.leases import rearmed
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ def rearm(queue: str | None, yes: bool) -> None:
     outbox = open_outbox()
     if queue is None:
         outbox.require_enabled()
+        require_broker_driver(outbox.app)
         options = {"queue": outbox.queues.relay, "exchange": "", "routing_key": outbox.queues.relay.name}
         expires = outbox.settings.rearm_interval.total_seconds()
         outbox.app.send_task(beat.REARM, expires=expires, ignore_result=True, retry=False, **options)

@@ -155,7 +155,7 @@ def test_a_scheduler_that_stores_its_entries_elsewhere_is_given_them_in_its_own_
         "queue": "outbox.relay.shop",
         "exchange": "",
         "routing_key": "outbox.relay.shop",
-        "expire_seconds": 3600.0,
+        "expire_seconds": 3600,
     }
 
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
 import sqlalchemy as sa
+
+from tests.cli.conftest import clean_environment
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Shop
@@ -113,3 +117,63 @@ def test_a_broken_app_is_told_by_celery(light_shop: Shop) -> None:
     result = light_shop.outbox("status", app="nosuchmodule")
     assert result.code == 2
     assert "nosuchmodule" in result.err
+
+
+@pytest.mark.parametrize("verb", ["status", "check", "migrate"])
+def test_a_missing_driver_is_told_with_the_command_that_brings_it(light_shop: Shop, verb: str) -> None:
+    light_shop.configure(outbox_database_url="postgresql+psycopg://127.0.0.1:9/x")
+    without_psycopg = "raise ModuleNotFoundError(\"No module named 'psycopg'\", name='psycopg')\n"
+    (light_shop.folder / "psycopg.py").write_text(without_psycopg)
+    code, said = afresh(light_shop, verb)
+    assert code == 1
+    assert "pip install 'outbox-relay[postgresql]'" in said
+    assert "Traceback" not in said
+
+
+@pytest.mark.parametrize("verb", ["check", "rearm", "relay"])
+def test_a_missing_broker_driver_is_told(light_shop: Shop, verb: str) -> None:
+    light_shop.configure(broker="redis://127.0.0.1:9/0")
+    (light_shop.folder / "redis.py").write_text(
+        "raise ModuleNotFoundError(\"No module named 'redis'\", name='redis')\n"
+    )
+    light_shop.ok("migrate")
+    code, said = afresh(light_shop, verb)
+    assert code == 1
+    assert "redis" in said
+    assert "Traceback" not in said
+
+
+def afresh(shop: Shop, *arguments: str) -> tuple[int, str]:
+    """Run a verb in a process that imports everything itself."""
+    done = subprocess.run(
+        [sys.executable, "-m", "celery", "-A", "shop", "outbox", *arguments],
+        cwd=shop.folder,
+        env=clean_environment(),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_a_broker_that_is_down_is_told(light_shop: Shop) -> None:
+    light_shop.configure(broker="amqp://127.0.0.1:9//")
+    light_shop.ok("migrate")
+    for verb in ("check", "rearm"):
+        result = light_shop.outbox(verb)
+        assert result.code == 1
+        assert "reached" in result.out + result.err
+
+
+def test_a_migration_that_gets_no_lock_gives_up_and_says_so(big_shop: Shop) -> None:
+    engine = sa.create_engine(big_shop.database)
+    big_shop.ok("migrate")
+    with engine.connect() as connection:
+        connection.execute(sa.text("LOCK TABLE outbox_alembic_version IN ACCESS EXCLUSIVE MODE"))
+        result = big_shop.outbox("migrate")
+    engine.dispose()
+    assert result.code == 1
+    assert "holds a lock" in result.err
+    assert "Nothing was changed" in result.err
