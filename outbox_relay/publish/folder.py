@@ -98,10 +98,11 @@ class Folder:
         self._ahead.pop(taken.queue, None)
 
     def head(self, queue: str) -> bytes | None:
-        """Return the next message of a queue, and leave it there."""
+        """Return the next message of a queue and leave it there; None too where several priorities wait."""
         path = self._path(queue)
-        for name in _names(path, 1):
-            with suppress(FileNotFoundError), open(os.path.join(path, name), "rb") as file:
+        names = _names(path, None)
+        if len({name[0] for name in names}) == 1:
+            with suppress(FileNotFoundError), open(f"{path}/{names[0]}", "rb") as file:
                 return file.read()
         return None
 
@@ -326,11 +327,12 @@ def safe_name(name: str) -> str:
     return f"{quoted[:80]}%{sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()[:32]}"
 
 
-def _names(path: str, most: int) -> list[str]:
-    """Return the first ``most`` messages of a queue in their order."""
+def _names(path: str, most: int | None) -> list[str]:
+    """Return the messages of a queue in their order, the first ``most`` of them."""
     try:
         with os.scandir(path) as entries:
-            return heapq.nsmallest(most, (entry.name for entry in entries if not entry.name.startswith(".")))
+            names = (entry.name for entry in entries if not entry.name.startswith("."))
+            return sorted(names) if most is None else heapq.nsmallest(most, names)
     except FileNotFoundError:
         return []
 

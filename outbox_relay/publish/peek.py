@@ -57,8 +57,10 @@ class Depths:
         return self._ask(lambda: Depth(self._link.channel._size(queue), None))
 
     def head(self, queue: str) -> Delivery | None:
-        """Return what the ``x-outbox`` header of the queue's next message says; None where it has no message, the
-        message has no such header, or the transport cannot tell (see :attr:`sees_heads`).
+        """Return what the ``x-outbox`` header of the queue's oldest message says.
+
+        None where the queue is empty, the message has no such header, messages of several priorities wait (then the
+        next one need not be the oldest), or the transport cannot tell (see :attr:`sees_heads`).
 
         Raises:
             PeekError: the broker cannot be asked.
@@ -118,10 +120,10 @@ class Depths:
         if self._driver == "embedded":
             head: bytes | None = channel.folder.head(queue)
             return head
-        with channel.conn_or_acquire() as client:
-            for priority in channel.priority_steps:  # in the order in which kombu takes them
-                key = channel.global_keyprefix + channel._q_for_pri(queue, priority)  # kombu prefixes its own commands
-                item: bytes | None = client.lindex(key, -1)
-                if item is not None:
-                    return item
-        return None
+        prefix = channel.global_keyprefix  # kombu prefixes only the commands that it uses itself
+        keys = [prefix + channel._q_for_pri(queue, priority) for priority in channel.priority_steps]
+        with channel.conn_or_acquire() as client, client.pipeline(transaction=False) as pipe:
+            for key in keys:
+                pipe.lindex(key, -1)
+            heads: list[bytes] = [head for head in pipe.execute() if head is not None]
+        return heads[0] if len(heads) == 1 else None

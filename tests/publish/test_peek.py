@@ -68,16 +68,11 @@ def test_a_head_that_is_not_ours_tells_nothing(bench: Bench, depths: Depths) -> 
     assert depths.head("work") is None
 
 
-def test_the_heads_of_a_message_with_priority(redis_url: str) -> None:
-    bench = Bench(redis_url)
-    depths = Depths(bench.app)
-    urgent, plain = bench.out(properties={"priority": 0}), bench.out(properties={"priority": 9})
-    bench.publish([plain, urgent])
-    head = depths.head("work")
-    assert head is not None
-    assert head.row_id == bench.row_ids()[0] == urgent.key
-    depths.close()
-    bench.close()
+def test_with_several_priorities_the_head_is_not_the_oldest_and_not_told(bench: Bench, depths: Depths) -> None:
+    bench.publish(bench.outs(2, properties={"priority": 9}))
+    assert (depths.head("work") is not None) == depths.sees_heads
+    bench.publish([bench.out(properties={"priority": 0})])
+    assert depths.head("work") is None
 
 
 def test_a_prefix_of_all_keys_is_kept_to(redis_url: str) -> None:
