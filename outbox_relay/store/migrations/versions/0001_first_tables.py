@@ -23,16 +23,19 @@ depends_on = None
 def upgrade() -> None:
     options = op.get_context().opts
     prefix, schema = options["tables"].prefix, options["version_table_schema"]
-    metadata, namespace, meta = _tables(prefix, schema)
+    metadata, row, namespace, meta = _tables(prefix, schema)
     for table in metadata.sorted_tables:
         op.execute(sa.schema.CreateTable(table))
         for index in sorted(table.indexes, key=lambda one: str(one.name)):
             op.execute(sa.schema.CreateIndex(index))
+    if op.get_context().dialect.name == "postgresql":
+        room = sa.DDL("ALTER TABLE %(fullname)s SET (fillfactor = 50)")  # type: ignore[no-untyped-call]  # it is
+        op.execute(room.against(row))
     op.execute(sa.insert(namespace).values(namespace="default", created_at=now()))
     op.execute(sa.insert(meta).values(id=1, outbox_id=uuid.uuid4(), schema_version=1, created_at=now()))
 
 
-def _tables(prefix: str, schema: str | None) -> tuple[sa.MetaData, sa.Table, sa.Table]:
+def _tables(prefix: str, schema: str | None) -> tuple[sa.MetaData, sa.Table, sa.Table, sa.Table]:
     metadata = sa.MetaData(schema=schema)
 
     def column(name: str, type_: Any, *, null: bool = False, **options: Any) -> sa.Column[Any]:
@@ -84,7 +87,6 @@ def _tables(prefix: str, schema: str | None) -> tuple[sa.MetaData, sa.Table, sa.
         column("created_at", Instant),
         column("settled_at", Instant, null=True),
         sa.UniqueConstraint("namespace", "dispatch_key", name=f"{prefix}row_dispatch_key"),
-        postgresql_with={"fillfactor": "50"},
         sqlite_autoincrement=True,
     )
     due = sa.text("status = 'pending' AND NOT parked")
@@ -176,4 +178,4 @@ def _tables(prefix: str, schema: str | None) -> tuple[sa.MetaData, sa.Table, sa.
         column("created_at", Instant),
         sqlite_autoincrement=True,
     )
-    return metadata, namespace, meta
+    return metadata, row, namespace, meta
