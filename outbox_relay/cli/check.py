@@ -29,7 +29,7 @@ SKEW = 5.0
 COLOURS = {Level.OK: "green", Level.WARNING: "yellow", Level.FAULT: "bold red"}
 
 
-@click.command()
+@click.command(short_help="Look at all that is needed, and name the cure of what is wrong.")
 @json_option
 @verb
 def check(as_json: bool) -> None:

@@ -37,7 +37,7 @@ worker_hijack_root_logger = True
 """
 
 
-@click.command()
+@click.command(short_help="Run 1,000 tasks the whole way, on this machine alone.")
 @click.option("--keep", is_flag=True, help="Keep the folder with the database and the logs of the processes.")
 @verb
 def demo(keep: bool) -> None:

@@ -24,7 +24,7 @@ LOOK = 1_000  # so many rows are looked at before asking
 AT_ONCE = 5_000  # rows in one transaction
 
 
-@click.group()
+@click.group(short_help="List, show, redrive or discard dead letters.")
 def failed() -> None:
     """Dead letters: rows that have failed, kept for you to look at, to redrive or to discard."""
 

@@ -14,17 +14,15 @@ from outbox_relay.relay.service import Relay
 NOT_OURS = (errno.EADDRINUSE, errno.EACCES, errno.EADDRNOTAVAIL)
 
 
-@click.command()
+@click.command(short_help="Publish rows, and settle them by what workers report.")
 @click.option("--only", type=click.Choice(["sweep", "settle"]), help="Run one half: publish, or settle.")
-@click.option("--shards", metavar="FIRST-LAST/TOTAL", help="Claim only these shards of the rows, such as 0-15/64.")
 @click.option("--health-port", type=click.IntRange(1, 65535), help="Serve /livez, /readyz and /metrics on this port.")
 @click.option("--take-over", is_flag=True, help="Take the outbox's name over from another database's outbox.")
 @click.option("-l", "--loglevel", type=LOG_LEVEL, default="INFO", show_default=True, help="Logging level.")
 @click.option("-f", "--logfile", help="Log to this file instead of standard error.")
 @verb
-def relay(  # noqa: PLR0917 - click passes its options by name
+def relay(
     only: str | None,
-    shards: str | None,
     health_port: int | None,
     take_over: bool,
     loglevel: int,
@@ -40,7 +38,7 @@ def relay(  # noqa: PLR0917 - click passes its options by name
     require_broker_driver(outbox.app)
     outbox.app.log.setup_logging_subsystem(loglevel=loglevel, logfile=logfile)
     open_store(outbox)
-    options: dict[str, Any] = {"only": only, "shards": shards, "health_port": health_port, "take_over": take_over}
+    options: dict[str, Any] = {"only": only, "health_port": health_port, "take_over": take_over}
     try:
         code = Relay(outbox, **options).run()
     except OSError as error:

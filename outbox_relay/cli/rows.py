@@ -35,7 +35,7 @@ COLUMNS: Mapping[str, Callable[[RowDetail], Any]] = {
 }
 
 
-@click.command()
+@click.command(short_help="List rows.")
 @click.option("--namespace", metavar="N", help="Only rows of this namespace.")
 @click.option("--status", type=click.Choice([status.value for status in Status]), help="Only rows in this state.")
 @click.option("--task", metavar="T", help="Only rows of this task.")
@@ -49,7 +49,7 @@ def ls(namespace: str | None, status: str | None, task: str | None, limit: int, 
     show_rows(store, rows[:limit], more=len(rows) > limit, as_json=as_json)
 
 
-@click.command()
+@click.command(short_help="Show a row.")
 @click.argument("key")
 @json_option
 @verb
@@ -58,7 +58,7 @@ def show(key: str, as_json: bool) -> None:
     show_row(open_store(open_outbox()), key, as_json=as_json)
 
 
-@click.command()
+@click.command(short_help="Cancel rows, and revoke their tasks.")
 @click.argument("keys", metavar="[KEY]...", nargs=-1)
 @click.option("--workflow", metavar="W", help="Every row of this workflow.")
 @click.option("--terminate", is_flag=True, help="End the task where it runs already (prefork workers).")

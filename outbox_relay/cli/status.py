@@ -39,7 +39,7 @@ WORKERS: Mapping[str, Callable[[WorkerInfo], Any]] = {
 }
 
 
-@click.command()
+@click.command(short_help="Tell how many rows are in which state, and who lives.")
 @json_option
 @verb
 def status(as_json: bool) -> None:
@@ -88,7 +88,7 @@ def worries(
         yield "rows are claimed and no worker reports: is the outbox installed on the workers' app, and do they run?"
 
 
-@click.command()
+@click.command(short_help="List the workers that have reported.")
 @json_option
 @verb
 def workers(as_json: bool) -> None:

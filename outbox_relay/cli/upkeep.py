@@ -20,7 +20,7 @@ AT_ONCE = 1_000
 FORGET_AFTER = timedelta(days=1)
 
 
-@click.command()
+@click.command(short_help="Look for stale claims now, or re-arm a lost queue's rows.")
 @click.option(
     "--queue", metavar="Q", help="The broker queue that is lost: its rows are re-armed without further proof."
 )
@@ -56,7 +56,7 @@ def _rearm_queue(outbox: Outbox, queue: str, *, yes: bool) -> None:
     say(f"re-armed {count(total, 'row')} of the queue {queue}")
 
 
-@click.command()
+@click.command(short_help="Delete rows that have been kept long enough.")
 @verb
 def prune() -> None:
     """Delete rows that ended longer ago than they are kept (outbox_retention_done, outbox_retention_failed)."""

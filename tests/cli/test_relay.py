@@ -76,13 +76,6 @@ def test_a_health_port_that_is_taken_is_told(light_shop: Shop) -> None:
     assert str(port) in result.err
 
 
-def test_shards_are_refused_in_this_version(light_shop: Shop) -> None:
-    light_shop.ok("migrate")
-    result = light_shop.outbox("relay", "--shards", "0-1/4")
-    assert result.code == 1
-    assert "shards" in result.err
-
-
 @pytest.mark.parametrize("arguments", [("--only", "both"), ("--health-port", "0"), ("--loglevel", "LOUD")])
 def test_options_outside_their_range_are_misuse(light_shop: Shop, arguments: tuple[str, ...]) -> None:
     assert light_shop.outbox("relay", *arguments).code == 2
