@@ -185,8 +185,10 @@ class Settings:
     max_body_bytes: int = _key(_count, 1024 * 1024)
 
     @classmethod
-    def from_conf(cls, conf: Mapping[str, Any], *, main: str | None) -> Settings:
+    def from_conf(cls, conf: Mapping[str, Any], *, main: str | None, needs_database: bool = True) -> Settings:
         """Read and check the settings in a Celery configuration. ``main`` is the app's main name.
+
+        A worker does without a database, and with ``needs_database`` false so does its configuration: the URL is empty.
 
         Raises:
             SettingsError: an unknown key, a value that makes no sense, or keys that contradict each other.
@@ -205,12 +207,15 @@ class Settings:
                     "write outbox_name = 'shop' (it names the outbox's queues), or Celery('shop')"
                 )
             given["name"] = main
-        if given.get("database_url") is None:
+        values: dict[str, Any] = {}
+        if given.get("database_url") is None and not needs_database:
+            given.pop("database_url", None)
+            values["database_url"] = ""
+        elif given.get("database_url") is None:
             raise SettingsError(
                 "outbox_database_url is not set: write the URL of the application's own database, "
                 "such as 'postgresql+psycopg://user@host/shop' or 'sqlite:///shop.db'"
             )
-        values = {}
         for name, value in given.items():
             try:
                 values[name] = known[name].metadata["read"](value)

@@ -12,6 +12,8 @@ from outbox_relay.core.beacon import Beacon
 from outbox_relay.core.settlement import Reporter as WorkerName
 from outbox_relay.errors import SettingsError
 from outbox_relay.publish.publisher import open_publisher
+from outbox_relay.publish.queues import Queues
+from outbox_relay.settings import Settings
 from outbox_relay.worker import outcomes
 from outbox_relay.worker.desk import Desk
 from outbox_relay.worker.intake import attend
@@ -20,9 +22,6 @@ from outbox_relay.worker.subscriptions import Subscriptions
 from outbox_relay.worker.warnings import warnings_of
 
 if TYPE_CHECKING:
-    from outbox_relay.events import Events
-    from outbox_relay.publish.queues import Queues
-    from outbox_relay.settings import Settings
     from outbox_relay.worker.install import OutboxLike
 
 BEACONS_KEPT = 3  # a relay that has been away for longer learns nothing from older ones
@@ -65,10 +64,10 @@ class Office:
     """What a worker has of the outbox: the desk, the reporter, and what it says of itself."""
 
     def __init__(self, consumer: Any, outbox: OutboxLike, node: str | None, namespaces: str | None) -> None:
-        self.settings: Settings = outbox.settings
-        self.queues: Queues = outbox.queues
-        self.events: Events = outbox.events
         self.app = consumer.app
+        self.settings = Settings.from_conf(self.app.conf, main=self.app.main, needs_database=False)
+        self.queues = Queues(self.app, self.settings)
+        self.events = outbox.events
         self.subscriptions = Subscriptions(
             self.app,
             self.queues,

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from celery import Celery
 
     from outbox_relay.events import Events
-    from outbox_relay.publish.queues import Queues
-    from outbox_relay.settings import Settings
 
 
 class OutboxLike(Protocol):
@@ -26,10 +24,6 @@ class OutboxLike(Protocol):
 
     @property
     def enabled(self) -> bool: ...
-    @property
-    def settings(self) -> Settings: ...
-    @property
-    def queues(self) -> Queues: ...
 
 
 OPTIONS: tuple[tuple[str, str], ...] = (

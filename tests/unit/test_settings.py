@@ -161,6 +161,12 @@ def test_the_database_has_to_be_named() -> None:
         Settings.from_conf({}, main="shop")
 
 
+def test_a_worker_does_without_a_database() -> None:
+    assert Settings.from_conf({}, main="shop", needs_database=False).database_url == ""
+    with pytest.raises(SettingsError, match="outbox_heartbeat"):
+        Settings.from_conf({"outbox_heartbeat": 0}, main="shop", needs_database=False)
+
+
 # -- keys that contradict each other --------------------------------------------------------------------------------
 
 CONTRADICTIONS = [

@@ -20,7 +20,6 @@ from outbox_relay.staging.once import SkippedRun
 app = Celery("shop", broker=os.environ["SHOP_BROKER"])
 app.conf.update(
     outbox_enabled=os.environ.get("SHOP_ENABLED", "1") == "1",
-    outbox_database_url="sqlite:///shop.db",
     outbox_heartbeat=float(os.environ.get("SHOP_HEARTBEAT", "1")),
     outbox_worker_ttl=60,
     outbox_drain_timeout=float(os.environ.get("SHOP_DRAIN", "20")),
