@@ -41,14 +41,14 @@ class Watermark:
     hours; a sweep that looked from the start each time would read all of them again. So a sweep starts where the
     last one ended, less ``slack``. Rows can turn up below that line (a transaction that stays open for longer than
     ``slack``, another relay that let go of rows): therefore a **full look** from the start comes first, after
-    :meth:`reset`, and whenever the last one is ``every`` seconds old. Where the dead entries make a full look itself
-    slow, it takes at most ``duty`` of the time: the next one waits longer.
+    :meth:`reset`, and then as often as it takes no more than ``duty`` of the time, but ``least`` seconds apart. That is
+    every 5 s at least, unless dead entries make a single one take longer than 250 ms.
 
     ``clock`` values are seconds of the caller's monotonic clock; instants are the database's.
     """
 
     slack: timedelta = timedelta(seconds=1)
-    every: float = 5.0
+    least: float = 0.25
     duty: float = 0.05
     floor: datetime = ALWAYS
     marks: dict[str, datetime] = field(default_factory=dict)
@@ -62,14 +62,14 @@ class Watermark:
         """Start a look; true where it is a full one."""
         if self._next_full is not None and clock < self._next_full:
             return False
-        self._next_full = clock + self.every
+        self._next_full = clock + self.least
         self.floor, self.marks = ALWAYS, {}
         return True
 
     def full_look_took(self, begun: float, ended: float) -> None:
         """A full look is over: plan the next one. A reset in the meantime stands."""
         if self._next_full is not None:
-            self._next_full = begun + max(self.every, (ended - begun) / self.duty)
+            self._next_full = begun + max(self.least, (ended - begun) / self.duty)
 
     def since(self, namespace: str) -> datetime:
         """Where to start looking for rows of ``namespace``."""

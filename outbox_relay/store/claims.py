@@ -42,12 +42,16 @@ class Claims:
         begun = time.monotonic()
         full = self._watermark.begin(begun)
         taking = {"by": claimed_by, "lease": lease.total_seconds(), "max_bytes": self._max_bytes}
-        with self._db.begin() as connection:
-            batch = None
-            if self._db.dialect == POSTGRESQL and not self._several:
-                batch = self._claim_all(connection, limit, taking)
-            if batch is None:
-                batch = self._claim_fairly(connection, limit, taking)
+        batch = None
+        try:
+            with self._db.begin() as connection:
+                if self._db.dialect == POSTGRESQL and not self._several:
+                    batch = self._claim_all(connection, limit, taking)
+                if batch is None:
+                    batch = self._claim_fairly(connection, limit, taking)
+        except BaseException:
+            self._watermark.reset()  # what was seen as taken may be due again
+            raise
         if full:
             self._watermark.full_look_took(begun, time.monotonic())
         return batch
@@ -77,7 +81,6 @@ class Claims:
         self._several = looks[0]["namespaces"] > 1
         due = {one["namespace"]: one["rows"] for one in looks if one["namespace"] is not None}
         shares = share(due, limit)
-        everywhere = len(due) < limit
         if not shares:
             watermark.looked(looks[0]["now"], {})
             return _batch([], more=False)
@@ -96,21 +99,23 @@ class Claims:
         taken: dict[str, list[Any]] = {}
         for one in rows:
             taken.setdefault(one["namespace"], []).append(one["visible_after"])
+        everywhere = len(due) < limit
+        counted_to = -(-limit // len(due)) * claiming.COUNTED_PARTS
         left = {
             name: max(taken[name]) if name in taken else None
             for name, count in due.items()
-            if len(taken.get(name, ())) < count or count > shares.get(name, 0)
+            if len(taken.get(name, ())) < count or count >= counted_to
         }
         watermark.looked(looks[0]["now"], left, everywhere=everywhere)
         return _batch(rows, more=bool(left) or not everywhere)
 
     def next_due_in(self) -> timedelta | None:
-        with self._db.begin() as connection:
+        with self._db.begin(reads=True) as connection:
             due, now = connection.execute(claiming.next_due(self._db.tables)).one()
         return None if due is None else max(due - now, timedelta(0))
 
     def now(self) -> datetime:
-        with self._db.begin() as connection:
+        with self._db.begin(reads=True) as connection:
             instant: datetime = connection.execute(sa.select(clock())).scalar_one()
         return instant
 

@@ -79,8 +79,9 @@ def _sqlite_connected(dbapi_connection: Any, record: object) -> None:
 
 def _sqlite_begun(connection: sa.Connection) -> None:
     # The event also fires on AUTOCOMMIT connections, which would then sit in a transaction that nobody ends.
-    if connection.get_execution_options().get("isolation_level") != "AUTOCOMMIT":
-        connection.exec_driver_sql("BEGIN IMMEDIATE")
+    options = connection.get_execution_options()
+    if options.get("isolation_level") != "AUTOCOMMIT":
+        connection.exec_driver_sql("BEGIN" if options.get("outbox_reads") else "BEGIN IMMEDIATE")
 
 
 def _configure_postgresql(engine: sa.Engine) -> None:
@@ -126,15 +127,20 @@ class Database:
         self.dialect = engine.dialect.name
 
     @contextmanager
-    def begin(self) -> Iterator[sa.Connection]:
+    def begin(self, *, reads: bool = False) -> Iterator[sa.Connection]:
         """A transaction: committed at the end of the block, rolled back when it raises.
+
+        One that only ``reads`` does not wait for SQLite's one writer.
 
         Raises:
             StoreAway: the database cannot be reached, or did not answer in time; the same call may work later.
         """
         try:
-            with self.engine.begin() as connection:
-                yield connection
+            with self.engine.connect() as connection:
+                if reads:
+                    connection = connection.execution_options(outbox_reads=True)
+                with connection.begin():
+                    yield connection
         except PoolTimeout as error:
             raise StoreAway(_short(error)) from error
         except DBAPIError as error:

@@ -33,7 +33,7 @@ class Operator:
     # -- ask ---------------------------------------------------------------------------------------------------------
 
     def counts(self) -> dict[str, int]:
-        with self._db.begin() as connection:
+        with self._db.begin(reads=True) as connection:
             found = dict(connection.execute(operating.counts(self._db.tables)).mappings().one())
         oldest, now = found.pop("oldest"), found.pop("now")
         pending = found["due"] + found["delayed"] + found["parked"]
@@ -42,12 +42,12 @@ class Operator:
 
     def ls(self, wanted: RowFilter, *, status: str | None, limit: int) -> list[RowDetail]:
         statement = operating.list_rows(self._db.tables, status, _which(wanted))
-        with self._db.begin() as connection:
+        with self._db.begin(reads=True) as connection:
             return _details(connection, statement, {**_given(wanted), "limit": limit})
 
     def find(self, key: str) -> list[RowDetail]:
         tables = self._db.tables
-        with self._db.begin() as connection:
+        with self._db.begin(reads=True) as connection:
             if key.isdecimal() and int(key) <= MAX_ID:
                 found = _details(connection, operating.rows_by_id(tables), {"id": int(key)})
                 if found:

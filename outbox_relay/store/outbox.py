@@ -63,7 +63,7 @@ class Store:
             StoreError: there are none, or they are more than one version older or newer than this code.
         """
         meta = self.tables.meta
-        with self._db.begin() as connection:
+        with self._db.begin(reads=True) as connection:
             version = connection.execute(sa.select(meta.c.schema_version)).scalar()
         if version is None:
             raise StoreError(MIGRATE_HINT)
@@ -87,7 +87,7 @@ class Store:
 
     def outbox_id(self) -> UUID:
         """The outbox's own id, made by the first migration."""
-        with self._db.begin() as connection:
+        with self._db.begin(reads=True) as connection:
             found: UUID | None = connection.execute(sa.select(self.tables.meta.c.outbox_id)).scalar()
         if found is None:
             raise StoreError(MIGRATE_HINT)

@@ -67,7 +67,7 @@ class Register:
         return int(connection.execute(register.hold(self._db.tables, self._db.dialect), parameters).rowcount)
 
     def workers(self, ttl: timedelta) -> list[WorkerInfo]:
-        with self._db.begin() as connection:
+        with self._db.begin(reads=True) as connection:
             found = connection.execute(register.workers(self._db.tables), {"ttl": ttl.total_seconds()}).mappings()
             return [_worker(one) for one in found]
 
@@ -93,7 +93,7 @@ class Register:
             connection.execute(register.forget_relay(self._db.tables), {"instance": instance})
 
     def relays(self) -> list[RelayInfo]:
-        with self._db.begin() as connection:
+        with self._db.begin(reads=True) as connection:
             found = connection.execute(register.relays(self._db.tables)).mappings()
             return [RelayInfo(**{**one, "live": bool(one["live"])}) for one in found]
 
@@ -125,7 +125,7 @@ class Rearming:
         self._watermark = Watermark()
 
     def stale(self, limit: int) -> list[StaleRow]:
-        with self._db.begin() as connection:
+        with self._db.begin(reads=True) as connection:
             return self._find(connection, limit, lock=False)
 
     def rearm(self, judge: Callable[[StaleRow], Judgement], *, limit: int) -> list[Judgement]:
@@ -153,7 +153,7 @@ class Rearming:
 
     def queues_in_flight(self, limit: int) -> list[str]:
         parameters = {"limit": limit, "since": self._watermark.floor}
-        with self._db.begin() as connection:
+        with self._db.begin(reads=True) as connection:
             found = connection.execute(rearming.queues_in_flight(self._db.tables), parameters).scalars()
             return [str(one) for one in found]
 

@@ -68,11 +68,16 @@ class Bench:
         migrate(self.engine, prefix, schema)
         self.store = Store(self.engine, self.tables)
         self.me = uuid.uuid4()
+        self._watermark = self.store._claims._watermark
         self._keys = (f"key-{number:06}" for number in itertools.count())
 
     @property
     def dialect(self) -> str:
         return self.engine.dialect.name
+
+    def look_ahead_only(self) -> None:
+        """No full look comes from now on, however slow the test, but after a reset."""
+        self._watermark.least = 3_600.0
 
     def another(self) -> Store:
         """A second relay: a store with connections of its own."""

@@ -5,12 +5,14 @@ from __future__ import annotations
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 
+import pytest
 import sqlalchemy as sa
 
 from outbox_relay.core.lifecycle import Status
 from outbox_relay.store.claims import Claims
 from outbox_relay.store.engine import Database
 from tests.store.bench import HOUR, LEASE, Statements, new_row, spread
+from tests.support.waiting import eventually
 
 if TYPE_CHECKING:
     from tests.store.bench import Bench
@@ -71,6 +73,7 @@ def test_a_parked_row_is_not_claimed(bench: Bench) -> None:
 
 
 def test_an_eta_in_the_past_is_due_now_and_not_before_the_others(bench: Bench) -> None:
+    bench.look_ahead_only()
     bench.stage()
     bench.claim()
     bench.stage(visible_after=datetime(2001, 1, 1, tzinfo=timezone.utc))
@@ -173,6 +176,7 @@ def test_the_byte_limit_is_shared_by_the_namespaces(bench: Bench) -> None:
 
 
 def test_rows_below_the_watermark_wait_for_a_full_look(bench: Bench) -> None:
+    bench.look_ahead_only()
     bench.stage(1)
     bench.claim()
     (late,) = bench.stage(1)  # as a transaction would leave it that had staged long before it committed
@@ -183,6 +187,7 @@ def test_rows_below_the_watermark_wait_for_a_full_look(bench: Bench) -> None:
 
 
 def test_rows_of_several_namespaces_below_the_watermark_wait_for_a_full_look(bench: Bench) -> None:
+    bench.look_ahead_only()
     bench.stage(1, "a")
     bench.stage(1, "b")
     bench.claim()
@@ -194,7 +199,41 @@ def test_rows_of_several_namespaces_below_the_watermark_wait_for_a_full_look(ben
     assert len(bench.claim()) == 2
 
 
+def test_rows_that_were_not_counted_are_not_taken_for_claimed(bench: Bench) -> None:
+    """Each namespace is counted only so far: the one with very many rows has more than that."""
+    bench.look_ahead_only()
+    for number in range(9):
+        bench.stage(1, f"ns{number}")
+    bench.stage(60, "big")
+    claimed = 0
+    while batch := bench.claim(40):
+        claimed += len(batch)
+    assert claimed == 69
+
+
+def test_a_claim_that_fails_is_forgotten(bench: Bench) -> None:
+    bench.look_ahead_only()
+    bench.stage(3)
+
+    @sa.event.listens_for(bench.engine, "commit", once=True)
+    def fail(connection: object) -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        bench.claim()
+    assert len(bench.claim()) == 3
+
+
+def test_late_commits_are_found_soon(bench: Bench) -> None:
+    bench.stage(1)
+    bench.claim()
+    (late,) = bench.stage(1)
+    bench.set(late.row_id, visible_after=datetime(2026, 1, 1, tzinfo=timezone.utc))
+    eventually(bench.claim, within=5)
+
+
 def test_released_rows_are_found_above_the_watermark(bench: Bench) -> None:
+    bench.look_ahead_only()
     bench.stage(3)
     bench.stage(1, "acme")
     batch = bench.claim()

@@ -45,13 +45,13 @@ def test_a_plan_is_full_or_takes_everything_and_is_fair(due: dict[str, int], pla
 
 
 def test_the_first_look_is_a_full_one_and_the_next_ones_are_not() -> None:
-    watermark = Watermark()
+    watermark = Watermark(least=0.25)
     assert watermark.begin(0.0)
     watermark.full_look_took(0.0, 0.001)
     watermark.looked(NOON, {})
-    assert not watermark.begin(4.9)
+    assert not watermark.begin(0.2)
     assert watermark.since("a") == NOON - SECOND
-    assert watermark.begin(5.0)
+    assert watermark.begin(0.25)
     assert watermark.since("a") == ALWAYS
 
 
@@ -72,7 +72,7 @@ def test_a_reset_during_a_full_look_stands() -> None:
 
 
 def test_a_slow_full_look_comes_less_often() -> None:
-    watermark = Watermark(every=5.0, duty=0.05)
+    watermark = Watermark(duty=0.05)
     watermark.begin(0.0)
     watermark.full_look_took(0.0, 1.0)
     assert not watermark.begin(19.0)

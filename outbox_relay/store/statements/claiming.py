@@ -85,6 +85,9 @@ def claim_all(tables: Tables) -> sa.Select[Any]:
     return sa.select(look, claimed).select_from(look.outerjoin(claimed, sa.true()))
 
 
+COUNTED_PARTS = 10
+
+
 @statement
 def due_namespaces(tables: Tables, dialect: str) -> sa.Select[Any]:
     """Which namespaces have due rows, in the order of their turn, and how many (counted only as far as it matters).
@@ -121,7 +124,7 @@ def due_namespaces(tables: Tables, dialect: str) -> sa.Select[Any]:
     )
     actives = sa.func.count(type_=sa.BigInteger())
     part = (limit + actives - number(1)) // sa.func.nullif(actives, number(0))  # rounded up
-    cap = sa.select(part * number(10)).select_from(active).scalar_subquery()
+    cap = sa.select(part * number(COUNTED_PARTS)).select_from(active).scalar_subquery()
     some = rows_of(active).correlate(active).limit(cap).subquery("some")
     rows = sa.select(sa.func.count()).select_from(some).correlate(active).scalar_subquery()
     registered = sa.select(sa.func.count()).select_from(namespace).scalar_subquery()
