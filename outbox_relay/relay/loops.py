@@ -80,12 +80,12 @@ class Loop:
             self._bell.clear()
             if rung and self._echo is not None:
                 echo_at = time.monotonic() + self._echo
+            elif echo_at is not None and time.monotonic() >= echo_at:
+                echo_at = None  # this tick is the echo
             self._pulse.beat(self.name, SLOW_TICK)
             delay = self._tick()
             if echo_at is not None:
                 delay = min(delay, max(echo_at - time.monotonic(), 0.0))
-                if delay <= 0:
-                    echo_at = None
             if delay > 0:
                 self._pulse.beat(self.name, delay + SLOW_TICK)
                 self._bell.wait(delay)
