@@ -20,7 +20,6 @@ SHOWN = 3
 def warnings_of(app: Celery, pool: str, settings: Settings) -> Iterator[str]:
     """Name what this worker will do that its owner may not expect, one text each."""
     tasks = [task for name, task in sorted(app.tasks.items()) if not name.startswith("celery.")]
-    conf: Any = app.conf
     early = [task.name for task in tasks if not task.acks_late]
     if early:
         yield (
@@ -28,8 +27,8 @@ def warnings_of(app: Celery, pool: str, settings: Settings) -> Iterator[str]:
             "set task_acks_late = True, or give them time with worker_soft_shutdown_timeout"
         )
     limited = [task.name for task in tasks if task.time_limit or task.soft_time_limit]
-    if pool not in ENFORCING_POOLS and (limited or conf.task_time_limit or conf.task_soft_time_limit):
-        yield f"the {pool} pool does not enforce time limits ({_some(limited) if limited else 'task_time_limit'})"
+    if pool not in ENFORCING_POOLS and limited:
+        yield f"the {pool} pool does not enforce the time limits of {_some(limited)}"
     if pool == "solo" and settings.queue_lease.total_seconds() < SHORT_QUEUE_LEASE:
         yield (
             "the solo pool sees only the message that it runs: what it has prefetched runs twice when it waits for "

@@ -178,6 +178,11 @@ def die(how: str = "exit") -> None:
 
 
 @app.task
+def out_of_memory() -> None:
+    raise MemoryError("as if")
+
+
+@app.task
 def leave() -> None:
     sys.exit(1)
 

@@ -12,13 +12,14 @@ from celery import Celery
 from outbox_relay.core.beacon import HeldState
 from outbox_relay.core.settlement import Kind
 from tests.support.waiting import eventually
-from tests.worker.harness import running
+from tests.worker.harness import Desk, running
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from outbox_relay.core.beacon import Held
-    from tests.worker.harness import Desk, Sent
+    from tests.support.servers import RabbitMQ
+    from tests.worker.harness import Sent
 
 
 def kinds(desk: Desk, sent: Sent) -> list[Kind]:
@@ -77,6 +78,31 @@ def test_child_lost_with_requeue_is_requeued_and_ends_on_its_next_run(rabbitmq_u
         sent = desk.send("die_once")
         desk.wait(sent)
         assert kinds(desk, sent) == [Kind.REQUEUED, Kind.DONE]
+
+
+def test_connection_that_is_cut_gives_a_late_task_back(rabbitmq: RabbitMQ, rabbitmq_url: str, tmp_path: Path) -> None:
+    with running(tmp_path, rabbitmq_url, "-c", "1", SHOP_LATE="1") as (worker, desk):
+        sent = desk.send("nap", 3, "held")
+        worker.wait_note("held started")
+        waiting = desk.send("add")
+        eventually(lambda: worker.text().count("received") == 2)
+        desk.close()
+        rabbitmq.ctl("close_all_connections", "--vhost", rabbitmq_url.rpartition("/")[2], "a test")
+        later = Desk(rabbitmq_url)
+        later.wait(sent, waiting, within=60)
+        assert kinds(later, sent) == [Kind.REQUEUED, Kind.DONE]
+        assert kinds(later, waiting) == [Kind.DONE]
+        later.close()
+
+
+@pytest.mark.parametrize("late", ["0", "1"])
+def test_memory_error_ends_the_worker_but_not_the_next_one(rabbitmq_url: str, tmp_path: Path, late: str) -> None:
+    with running(tmp_path, rabbitmq_url, "-c", "1", SHOP_LATE=late) as (worker, desk):
+        sent = desk.send("out_of_memory")
+        assert worker.wait_end() == 1  # as without an outbox
+        desk.read()
+        assert kinds(desk, sent) == [Kind.FAILED]
+        assert eventually(lambda: desk.depth("celery") == 0)
 
 
 def test_killed_worker_says_nothing_and_the_next_one_does(rabbitmq_url: str, tmp_path: Path) -> None:
