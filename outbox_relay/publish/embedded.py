@@ -14,7 +14,8 @@ from kombu.transport import virtual
 from kombu.transport.base import to_rabbitmq_queue_arguments
 from kombu.utils.json import dumps, loads
 
-from outbox_relay.publish.folder import Folder, Keeper, Taken
+from outbox_relay.publish.folder import Folder
+from outbox_relay.publish.keeper import Keeper, Taken
 
 
 class Bound(NamedTuple):

@@ -13,9 +13,7 @@ import heapq
 import itertools
 import json
 import os
-import threading
 import time
-import weakref
 from collections import deque
 from contextlib import contextmanager, suppress
 from hashlib import sha256
@@ -24,16 +22,17 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 from uuid import uuid4
 
+from outbox_relay.publish.keeper import AGAIN, PARTS, QUEUES, TAKEN, Taken, folders, put_back
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-QUEUES, TAKEN, PARTS, EXCHANGES = "queues", "taken", "parts", "exchanges"
-LOCK = "lock"
-AGAIN = ".again"  # ends the name of a message that has been taken before
+    from outbox_relay.publish.keeper import Keeper
+
+EXCHANGES = "exchanges"
 EXPIRES = ".expires"  # holds after how many seconds without a consumer a queue is no more
 LOOK_AHEAD = 256  # names kept of one look into a queue
 MTIME_GRAIN = 1.0  # seconds for which a folder's time of change is not trusted: two changes may share one time
-RECOVER_EVERY = 1.0
 STALE_PART = 3600.0
 
 Binding = tuple[str, str, str]  # routing key, pattern, queue
@@ -45,14 +44,14 @@ class Folder:
     def __init__(self, root: str | Path) -> None:
         self.root = Path(root).absolute()
         self._parts = str(self.root / PARTS)
-        self._make_folders()
+        self._make()
         _sweep_parts(self.root / PARTS)
         self._numbers = itertools.count()
         self._ahead: dict[str, deque[str]] = {}
         self._quiet: dict[str, int] = {}
         self._paths: dict[str, str] = {}
 
-    def _make_folders(self) -> None:
+    def _make(self) -> None:
         for name in (QUEUES, TAKEN, PARTS, EXCHANGES):
             (self.root / name).mkdir(parents=True, exist_ok=True)
 
@@ -67,7 +66,7 @@ class Folder:
             _write(part, data)
             os.rename(part, f"{path}/{name}")
         except FileNotFoundError:  # the queue is new, or somebody has cleared the folder
-            self._make_folders()
+            self._make()
             os.makedirs(path, exist_ok=True)
             _write(part, data)
             os.rename(part, f"{path}/{name}")
@@ -94,7 +93,7 @@ class Folder:
 
     def give_back(self, taken: Taken) -> None:
         """Put a message back to where it was in its queue."""
-        _put_back(self.root, taken.path)
+        put_back(self.root, taken.path)
         self._ahead.pop(taken.queue, None)
 
     def head(self, queue: str) -> bytes | None:
@@ -177,7 +176,7 @@ class Folder:
         )
 
     def unbind_everywhere(self, queue: str) -> None:
-        for path in _folders(self.root / EXCHANGES):
+        for path in folders(self.root / EXCHANGES):
             if not (name := os.path.basename(path)).startswith("."):
                 self._unbind(name, lambda row: row[2] != queue)
 
@@ -229,96 +228,6 @@ class Folder:
         return path
 
 
-class Taken:
-    """A message that has been taken, and lies in its taker's folder."""
-
-    __slots__ = ("data", "path", "queue", "redelivered")
-
-    def __init__(self, queue: str, path: str, data: bytes, *, redelivered: bool) -> None:
-        self.queue = queue
-        self.path = path
-        self.data = data
-        self.redelivered = redelivered
-
-    def finish(self) -> None:
-        """Be done with the message. One that is no longer here was put back by somebody who thought us dead."""
-        with suppress(FileNotFoundError):
-            os.unlink(self.path)
-
-
-class Keeper:
-    """The folder of what one connection has taken, and the lock that says that its process lives."""
-
-    def __init__(self, root: Path) -> None:
-        self._root = root
-        self._mutex = threading.Lock()
-        self._path: str | None = None
-        self._lock: int | None = None
-        self._recovered_at = 0.0
-        _keepers.add(self)
-
-    def place_for(self, queue: str, name: str) -> str:
-        """Return where to put a message that is being taken."""
-        with self._mutex:
-            if self._path is None:
-                self._open()
-            return f"{self._path}/{queue}!{name}"
-
-    def _open(self) -> None:
-        """Make the folder. It gets its name only when its lock is held, so that nobody takes it for a dead one's."""
-        name = uuid4().hex
-        part, path = self._root / PARTS / name, self._root / TAKEN / name
-        part.mkdir()
-        self._lock = os.open(part / LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o666)
-        fcntl.flock(self._lock, fcntl.LOCK_EX)
-        part.rename(path)
-        self._path = str(path)
-
-    def check(self) -> bool:
-        """Tell whether somebody has deleted the folder; then it is made anew at the next message."""
-        if self._path is None or os.path.isdir(self._path):
-            return False
-        self.forget()
-        return True
-
-    def recover(self) -> int | None:
-        """Put back what processes hold that have died, and return how many messages that were.
-
-        It looks once in a while, and returns None in between.
-        """
-        now = time.monotonic()
-        if now - self._recovered_at < RECOVER_EVERY:
-            return None
-        self._recovered_at = now
-        return sum(_recover(self._root, path) for path in _folders(self._root / TAKEN) if path != self._path)
-
-    def close(self) -> None:
-        """Put back what is still held, and give up the folder."""
-        with self._mutex:
-            path, lock, self._path, self._lock = self._path, self._lock, None, None
-            if path is not None and lock is not None:
-                _empty(self._root, path)
-                os.close(lock)
-
-    def forget(self) -> None:
-        """Let go of folder and lock, without touching them: after a fork they are the parent's."""
-        self._mutex = threading.Lock()
-        lock, self._path, self._lock = self._lock, None, None
-        if lock is not None:
-            os.close(lock)
-
-
-_keepers: weakref.WeakSet[Keeper] = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    for keeper in list(_keepers):
-        keeper.forget()
-
-
-os.register_at_fork(after_in_child=_after_fork)
-
-
 def safe_name(name: str) -> str:
     """Make a file's name of any queue's or exchange's name: readable, and never too long or meaning another folder."""
     quoted = quote(name, safe="").replace(".", "%2E")
@@ -333,14 +242,6 @@ def _names(path: str, most: int | None) -> list[str]:
         with os.scandir(path) as entries:
             names = (entry.name for entry in entries if not entry.name.startswith("."))
             return sorted(names) if most is None else heapq.nsmallest(most, names)
-    except FileNotFoundError:
-        return []
-
-
-def _folders(path: Path) -> list[str]:
-    try:
-        with os.scandir(path) as entries:
-            return [entry.path for entry in entries]
     except FileNotFoundError:
         return []
 
@@ -361,46 +262,7 @@ def _write(path: str, data: bytes) -> None:
 
 def _sweep_parts(path: Path) -> None:
     """Delete what writers that died have left unfinished."""
-    for part in _folders(path):
+    for part in folders(path):
         with suppress(OSError):
             if time.time() - os.stat(part).st_mtime > STALE_PART:
                 os.unlink(part)
-
-
-def _recover(root: Path, path: str) -> int:
-    """Put back what lies in a taker's folder, where the taker is dead."""
-    try:
-        lock = os.open(os.path.join(path, LOCK), os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return 0  # another process has just recovered it
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return 0  # its taker lives
-    else:
-        return _empty(root, path)
-    finally:
-        os.close(lock)
-
-
-def _empty(root: Path, path: str) -> int:
-    """Put back all that lies in a taker's folder, and delete the folder. The caller holds its lock."""
-    recovered = 0
-    with suppress(FileNotFoundError):
-        for held in _folders(Path(path)):
-            if not held.endswith("/" + LOCK):
-                _put_back(root, held)
-                recovered += 1
-        os.unlink(os.path.join(path, LOCK))
-        os.rmdir(path)
-    return recovered
-
-
-def _put_back(root: Path, held: str) -> None:
-    queue, _, name = os.path.basename(held).partition("!")
-    if not name.endswith(AGAIN):
-        name += AGAIN
-    target = os.path.join(root, QUEUES, queue)
-    with suppress(FileNotFoundError):  # it has been put back before, or is done
-        os.makedirs(target, exist_ok=True)
-        os.rename(held, os.path.join(target, name))

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from amqp import AMQPError, ChannelError, spec
 from kombu.exceptions import KombuError
-from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
 from outbox_relay.publish.confirms import Confirms
 from outbox_relay.publish.envelope import identity_of
+from outbox_relay.publish.reconnect import Reconnecting, connect
 from outbox_relay.publish.wire import Frames
 
 if TYPE_CHECKING:
@@ -48,26 +48,24 @@ class ChannelLostError(Exception):
         self.code: int = error.reply_code or 0
 
 
-class Link:
+class Link(Reconnecting):
     """A connection with one channel in confirm mode. Not for use by several threads at once.
 
     ``blocked``: the broker has said that it takes no messages at present.
     """
 
+    lost = LOST
+
     def __init__(self, connection: Connection, events: Events | None, heartbeat: float) -> None:
-        self._template = connection
+        super().__init__(connection, events)
         self._heartbeat = heartbeat
-        self._events = events
         self._connection: Connection | None = None
         self._channel: Channel | None = None
         self._frames: Frames | None = None
         self._pid = 0
-        self._away = False
-        self.broker = connection.as_uri()
         self.blocked = False
         self.confirms = Confirms()
         self.declared: set[tuple[str, str]] = set()
-        self.received_at = 0.0
 
     @property
     def connected(self) -> bool:
@@ -80,8 +78,11 @@ class Link:
     @property
     def _amqp(self) -> Any:
         """py-amqp's connection."""
-        if self._channel is None or self._channel.connection is None:
+        if self._channel is None:
             raise LinkLostError("not connected")
+        if self._channel.connection is None:
+            self.lose(gone := LinkLostError("the connection was closed"))
+            raise gone
         return self._channel.connection
 
     # -- open and close -------------------------------------------------------------------------------------------
@@ -96,33 +97,19 @@ class Link:
             return
         if self._channel is not None:
             self._forget()  # opened before a fork: the parent goes on using it
-        deadline = time.monotonic() + patience
-        attempts = Retrying(
-            stop=stop_after_delay(patience),
-            wait=wait_random_exponential(multiplier=0.1, max=1),
-            retry=retry_if_exception_type(LOST),
-            reraise=True,
-        )
         try:
-            attempts(self._connect, deadline)
+            self._keep_connecting(patience)
         except LOST as error:
-            self._note_lost(error)
             raise NoLinkError(error) from error
-        if self._away:
-            self._away = False
-            self._emit("broker.back")
 
-    def _connect(self, deadline: float) -> None:
-        connection = self._template.clone(heartbeat=self._heartbeat)
+    def _connect(self, patience: float) -> None:
+        options = self._options(self._template.transport_options or {})
+        connection = self._clone(patience, options, heartbeat=self._heartbeat)
         if connection.transport_cls == "librabbitmq":
             connection.transport_cls = "pyamqp"  # librabbitmq knows no confirms
-        connection.transport_options = self._options(connection.transport_options or {})
-        patience = max(deadline - time.monotonic(), 0.5)
-        connection.connect_timeout = min(connection.connect_timeout or IO_TIMEOUT, patience)
-        hosts = max(len(connection.alt), 1)
         self.blocked = False
         try:
-            connection.ensure_connection(max_retries=hosts, interval_start=0, interval_step=0, interval_max=0)
+            connect(connection)
             connection.connection.sock.settimeout(IO_TIMEOUT)
             self._connection, self._pid = connection, os.getpid()
             self._open_channel()
@@ -131,7 +118,6 @@ class Link:
             self._connection = self._channel = None
             raise
         self._frames = Frames(connection.connection)
-        self.received_at = time.monotonic()
 
     def _options(self, given: dict[str, Any]) -> dict[str, Any]:
         """The user's transport options, and what publishing needs.
@@ -253,7 +239,6 @@ class Link:
         except LOST as error:
             self.lose(error)
             raise LinkLostError(error) from error
-        self.received_at = time.monotonic()
         return True
 
     def beat(self) -> None:
@@ -310,17 +295,8 @@ class Link:
 
     def _on_blocked(self, reason: str) -> None:
         self.blocked = True
-        self._emit("broker.blocked", reason=reason)
+        self.emit("broker.blocked", reason=reason)
 
     def _on_unblocked(self) -> None:
         self.blocked = False
-        self._emit("broker.unblocked")
-
-    def _note_lost(self, error: object) -> None:
-        if not self._away:
-            self._away = True
-            self._emit("broker.lost", error=str(error) or repr(error))
-
-    def _emit(self, name: str, **fields: Any) -> None:
-        if self._events is not None:
-            self._events.emit(name, broker=self.broker, **fields)
+        self.emit("broker.unblocked")

@@ -50,7 +50,7 @@ class OneByOnePublisher(Publisher):
                 return False
             try:
                 self._link.open(min(left, PATIENCE))
-            except self._link.lost as error:
+            except (*self._link.lost, *self._link.refused) as error:
                 receipt.detail = str(error)
                 return False
             self._publish_one(message, receipt)

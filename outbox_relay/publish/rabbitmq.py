@@ -30,9 +30,6 @@ QUIET = 1.0  # after so many silent seconds one message goes ahead, to learn whe
 PATIENCE = 2.0  # seconds to look for a broker that is away
 BLOCKED_GRACE = 1.0  # seconds to wait for the confirms of what left just before the broker blocked
 KEPT_IN_DOUBT = 2_000
-
-RETRY_INTERVAL = 1.0  # seconds between two looks for a broker that is away, while idle
-
 NOT_FOUND = 404
 MESSAGE_FAULTS = frozenset((311, 406, 540))  # content too large, precondition failed, not implemented
 CONTENT_FAULTS = frozenset((501, 502, 503, 505))  # frames that the broker cannot read
@@ -50,7 +47,7 @@ class RabbitPublisher(Publisher):
         self._link = Link(connection, events, heartbeat)
         self._in_doubt: dict[str, Item] = {}
         self._max_size: int | None = None
-        self._tried_at = self._confirmed_at = float("-inf")
+        self._confirmed_at = float("-inf")
 
     @property
     def connected(self) -> bool:
@@ -231,30 +228,19 @@ class RabbitPublisher(Publisher):
 
     def pulse(self) -> None:
         link = self._link
-        was_connected = link.connected
         try:
-            if was_connected or self._is_time_to_try():
+            if link.connected or link.is_time_to_try:
                 link.open(0)
                 while link.read(0):
                     pass
                 link.beat()
         except ChannelLostError:
             pass  # the next publish meets a new channel
+        except NoLinkError:
+            pass  # told as an event; the next pulse tries again
         except LinkLostError:
-            if was_connected:
-                self._reconnect()
-
-    def _is_time_to_try(self) -> bool:
-        now = time.monotonic()
-        if now - self._tried_at < RETRY_INTERVAL:
-            return False
-        self._tried_at = now
-        return True
-
-    def _reconnect(self) -> None:
-        self._tried_at = time.monotonic()
-        with contextlib.suppress(LinkLostError):  # told as an event; the next pulse tries again
-            self._link.open(0)
+            with contextlib.suppress(NoLinkError):
+                link.open(0)
 
     def _forget_lost_doubts(self) -> None:
         """Forget messages whose confirm can no longer come, for their channel is gone."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from kombu.transport.redis import PublishBatch
 from redis import exceptions
 
-from outbox_relay.publish.kombu_link import IO_TIMEOUT, KombuLink
+from outbox_relay.publish.kombu_link import KombuLink
 from outbox_relay.publish.one_by_one import PATIENCE, prepare
 from outbox_relay.publish.receipts import Outcome, Publisher, Receipt
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from outbox_relay.publish.envelope import Outgoing
 
 BATCH = 500
+IO_TIMEOUT = 10.0  # seconds for the answer to a whole pipeline
 PROBE = "outbox.probe"
 #: Answers of a server that takes no writes at present, for whatever key.
 BLOCKING = ("OOM", "MISCONF", "NOREPLICAS", "LOADING", "BUSY", "MASTERDOWN", "READONLY")

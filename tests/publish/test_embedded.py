@@ -16,7 +16,8 @@ import pytest
 from kombu import Connection, Consumer, Exchange, Queue
 
 import outbox_relay.publish  # noqa: F401 - it makes the transport known
-from outbox_relay.publish.folder import Folder, Keeper
+from outbox_relay.publish.folder import Folder
+from outbox_relay.publish.keeper import Keeper
 from tests.support.waiting import eventually
 
 if TYPE_CHECKING:
@@ -187,7 +188,8 @@ def test_a_fork_does_not_keep_a_dead_consumers_lock(tmp_path: Path) -> None:
     """A child that outlives its killed parent must not hold back what the parent had taken."""
     code = """
 import os, sys, time
-from outbox_relay.publish.folder import Folder, Keeper
+from outbox_relay.publish.folder import Folder
+from outbox_relay.publish.keeper import Keeper
 folder = Folder(sys.argv[1])
 keeper = Keeper(folder.root)
 assert folder.take("q", keeper) is not None
