@@ -1,0 +1,199 @@
+"""When nothing is re-armed: as long as it is not known that nothing is on its way."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from uuid import UUID, uuid4
+
+import pytest
+import sqlalchemy as sa
+
+from outbox_relay.publish.peek import Depths
+from outbox_relay.relay.reading import Reading
+from outbox_relay.relay.rearm import Rearm
+from outbox_relay.relay.watch import Watch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from outbox_relay.core.row import Staged
+    from tests.relay.conftest import Bench
+
+
+@dataclass
+class Case:
+    """A relay's re-arming loop on clocks of the test's own."""
+
+    bench: Bench
+    rearm: Rearm
+    reading: Reading
+    now: float = 1_000.0
+
+    def clock(self) -> float:
+        return self.now
+
+    def listens(self, seconds: float = 60) -> None:
+        """Reports are read for so long without a gap."""
+        for _ in range(int(seconds * 2)):
+            self.now += 0.5
+            self.reading.goes_on()
+
+    def signs(self, instance: UUID | None = None, *, applied: bool = True) -> None:
+        store, parts = self.bench.outbox.store, self.bench.parts
+        now = store.now() if applied else None
+        store.relay_seen(instance or parts.instance, "here", "sweep settle", parts.settings.worker_ttl, applied=now)
+
+    def marker_comes_back(self) -> None:
+        marker = self.rearm._round.marker
+        self.bench.outbox.store.marker_back(marker.owner, marker.id)
+
+    def tick(self) -> None:
+        self.now += 0.1
+        self.reading.goes_on()
+        self.rearm.tick()
+
+    def stale_row(self) -> Staged:
+        """A row whose claim was never marked, and is over."""
+        (staged,) = self.bench.stage()
+        store, tables = self.bench.outbox.store, self.bench.outbox.tables
+        store.claim(limit=10, claimed_by=uuid4(), lease=self.bench.parts.leases.publish)
+        with self.bench.engine.begin() as connection:
+            ended = tables.row.c.claimed_at
+            connection.execute(sa.update(tables.row).where(tables.row.c.id == staged.row_id).values(lease_until=ended))
+        return staged
+
+    def is_rearmed(self, staged: Staged) -> bool:
+        return str(self.bench.row(staged).status.value) == "pending"
+
+
+@pytest.fixture
+def case(bench: Bench) -> Iterator[Case]:
+    holder: list[Case] = []
+
+    def clock() -> float:
+        return holder[0].now if holder else 1_000.0
+
+    app, parts = bench.outbox.app, bench.parts
+    reading = Reading(parts.leases.heartbeat, clock)
+    depths = Depths(app)
+    watch = Watch(app, depths, parts.leases.queue, parts.store.published_at)
+    rearm = Rearm(parts, bench.publisher, watch, reading, hurry=lambda: None, woken=lambda: None, clock=clock)
+    holder.append(Case(bench, rearm, reading))
+    yield holder[0]
+    depths.close()
+
+
+def test_a_stale_claim_is_rearmed_when_everything_before_the_marker_is_applied(case: Case) -> None:
+    staged = case.stale_row()
+    case.signs()
+    case.listens()
+    case.tick()
+    case.marker_comes_back()
+    case.signs()
+    case.tick()
+    assert case.is_rearmed(staged)
+    row = case.bench.row(staged)
+    assert (row.attempt, row.failures, row.rearms) == (0, 0, 1)
+    assert row.claim_token is not None  # the last delivery may still report
+    assert case.bench.said("rearm.rearmed") == [{"rows": 1}]
+
+
+def test_nothing_is_rearmed_by_a_relay_that_has_not_listened_long_enough(case: Case) -> None:
+    staged = case.stale_row()
+    case.signs()
+    case.listens(20)
+    case.tick()
+    assert case.rearm._round is None
+    assert not case.is_rearmed(staged)
+    assert "without a gap" in case.bench.said("rearm.waits")[0]["reason"]
+
+
+def test_nothing_is_rearmed_before_the_marker_has_come_back(case: Case) -> None:
+    staged = case.stale_row()
+    case.signs()
+    case.listens()
+    case.tick()
+    case.signs()
+    for _ in range(5):
+        case.tick()
+    assert not case.is_rearmed(staged)
+
+
+def test_nothing_is_rearmed_before_this_relay_has_applied_what_it_had_received(case: Case) -> None:
+    staged = case.stale_row()
+    case.signs()
+    case.listens()
+    case.tick()
+    case.marker_comes_back()
+    case.tick()
+    assert not case.is_rearmed(staged)
+
+
+def test_nothing_is_rearmed_before_another_live_relay_has_applied_what_it_had_received(case: Case) -> None:
+    other = uuid4()
+    staged = case.stale_row()
+    case.signs()
+    case.signs(other)
+    case.listens()
+    case.tick()
+    case.marker_comes_back()
+    case.signs()
+    case.tick()
+    assert not case.is_rearmed(staged)
+    case.signs(other)
+    case.tick()
+    assert case.is_rearmed(staged)
+
+
+def test_a_relay_that_goes_meanwhile_makes_the_marker_worthless(case: Case) -> None:
+    """What it held goes back to the queue, behind the marker."""
+    other = uuid4()
+    staged = case.stale_row()
+    case.signs()
+    case.signs(other)
+    case.listens()
+    case.tick()
+    case.marker_comes_back()
+    case.bench.outbox.store.relay_gone(other)
+    case.signs()
+    case.tick()
+    assert not case.is_rearmed(staged)
+    case.listens()
+    case.tick()  # the round is given up
+    case.listens()
+    case.tick()  # and another one begins
+    case.marker_comes_back()
+    case.signs()
+    case.tick()
+    assert case.is_rearmed(staged)
+
+
+def test_a_gap_after_the_marker_was_sent_stops_the_round(case: Case) -> None:
+    staged = case.stale_row()
+    case.signs()
+    case.listens()
+    case.tick()
+    case.marker_comes_back()
+    case.signs()
+    case.reading.breaks()
+    case.rearm.tick()
+    assert not case.is_rearmed(staged)
+
+
+def test_an_idle_relay_sends_no_marker(case: Case) -> None:
+    case.signs()
+    case.listens()
+    case.tick()
+    assert case.rearm._round is None
+    assert case.bench.said("rearm.waits") == []
+
+
+def test_a_claim_that_lives_is_left_alone(case: Case) -> None:
+    (staged,) = case.bench.stage()
+    case.bench.outbox.store.claim(limit=10, claimed_by=uuid4(), lease=case.bench.parts.leases.publish)
+    case.signs()
+    case.listens()
+    case.tick()
+    assert case.rearm._round is None
+    assert not case.is_rearmed(staged)
