@@ -9,6 +9,7 @@ from celery.canvas import Signature, chord, chunks, group
 from outbox_relay.errors import StagingError
 from outbox_relay.publish.capture import Sending, Sent, diverted
 from outbox_relay.staging.rows import new_row
+from outbox_relay.staging.templates import Templates
 from outbox_relay.staging.transaction import enter, session_or_connection
 from outbox_relay.store.staging import insert_rows
 
@@ -34,6 +35,7 @@ class Stager:
         self._settings = settings
         self._tables = tables
         self._throttle = throttle
+        self._templates = Templates(app, settings.max_body_bytes)
 
     def stage(self, given: Any, signature: Any, options: Options, bind: Any = None) -> Staged:
         """Stage one signature. See :meth:`outbox_relay.Outbox.stage`."""
@@ -44,16 +46,15 @@ class Stager:
                 f"a {several} is more than one message: stage its tasks with stage_many, or send it inside "
                 "`with outbox.capture(...)`"
             )
-        (sent,) = self._build([one], options)
-        return self.insert(target, [self.row_of(sent, options, options.ordinal)], bind)[0]
+        return self.insert(target, self._rows(one, options, options.ordinal), bind)[0]
 
     def stage_many(self, given: Any, signatures: Iterable[Any], options: Options, bind: Any = None) -> list[Staged]:
         """Stage many signatures with few statements. See :meth:`outbox_relay.Outbox.stage_many`."""
         target = session_or_connection(given)
         many = [signatures] if isinstance(signatures, Signature) else signatures
-        sents = self._build([self._signature(one) for one in many], options)
-        numbered = options.workflow_id is not None
-        rows = [self.row_of(sent, options, place if numbered else None) for place, sent in enumerate(sents)]
+        rows: list[NewRow] = []
+        for one in many:
+            rows += self._rows(self._signature(one), options, None if options.workflow_id is None else len(rows))
         return self.insert(target, rows, bind) if rows else []
 
     def insert(self, target: Session | sa.Connection, rows: Sequence[NewRow], bind: Any) -> list[Staged]:
@@ -92,14 +93,26 @@ class Stager:
             raise StagingError(f"cannot stage {given!r}: it is not a signature ({error!r})") from error
         return bound
 
-    def _build(self, signatures: Sequence[Signature], options: Options) -> list[Sent]:
+    def _rows(self, signature: Signature, options: Options, ordinal: int | None) -> list[NewRow]:
+        """Make the rows of what a signature sends: one, or, of a canvas, several with ordinals from ``ordinal``."""
+        key = self._templates.key(signature, options)
+        if (row := self._templates.row(key, signature, options, ordinal)) is not None:
+            return [row]
+        sents = self._build(signature, options)
+        rows = [
+            self.row_of(sent, options, None if ordinal is None else ordinal + place) for place, sent in enumerate(sents)
+        ]
+        if len(rows) == 1:
+            self._templates.learn(key, signature, sents[0], rows[0])
+        return rows
+
+    def _build(self, signature: Signature, options: Options) -> list[Sent]:
         """Let Celery build the messages, and keep them."""
         refuse_eager(self.app)
         collector = Collector(self.app)
         routed = {} if options.task_queue is None else {"queue": options.task_queue}
         with diverted(collector):
-            for signature in signatures:
-                signature.apply_async(**routed)
+            signature.apply_async(**routed)
         return collector.sents
 
 

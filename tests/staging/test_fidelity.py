@@ -243,11 +243,12 @@ def test_a_delay_on_quorum_queues_is_the_rows_own(sqlite_url: str, rabbitmq_url:
 
 
 def test_the_memory_transport_carries_the_same(sqlite_url: str) -> None:
-    for shop in opened(sqlite_url, broker=f"memory://{uuid4().hex}"):
+    queue = uuid4().hex
+    for shop in opened(sqlite_url, broker="memory://", task_default_queue=queue):
         signature = shop.charge.s(5).set(task_id=str(uuid4()), compression="gzip")
         signature.apply_async()
         with shop.app.connection_for_read() as connection, connection.channel() as channel:
-            sent = channel._get("celery")
+            sent = channel._get(queue)
         stage(shop, signature)
         message = outgoing(claimed(shop.row()), shop.outbox.queues, settlement_queue="q")
         assert base64.b64decode(sent["body"]) == message.body
