@@ -8,6 +8,7 @@ from typing import Any
 import click
 from celery.bin.base import LOG_LEVEL
 
+from outbox_relay.cli.advice import Level, advise
 from outbox_relay.cli.session import Refused, open_outbox, open_store, require_broker_driver, verb
 from outbox_relay.relay.service import Relay
 
@@ -38,6 +39,9 @@ def relay(
     require_broker_driver(outbox.app)
     outbox.app.log.setup_logging_subsystem(loglevel=loglevel, logfile=logfile)
     open_store(outbox)
+    for finding in advise(outbox.app, outbox.settings):
+        if finding.level is Level.WARNING and finding.subject in ABOUT_THE_BROKER:
+            outbox.events.emit("relay.warning", text=f"{finding.text}; {finding.cure}")
     options: dict[str, Any] = {"only": only, "health_port": health_port, "take_over": take_over}
     try:
         code = Relay(outbox, **options).run()

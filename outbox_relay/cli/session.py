@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import os
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -59,8 +61,18 @@ def json_option(function: F) -> F:
 
 def command(verb_line: str) -> str:
     """Return the whole command line of a verb, for the app at hand."""
-    app = click.get_current_context().find_root().params.get("app")
-    return f"celery -A {app if isinstance(app, str) else 'proj'} outbox {verb_line}"
+    return f"celery -A {_app_name() or 'proj'} outbox {verb_line}"
+
+
+def _app_name() -> str | None:
+    """The app as it was named on the command line; click itself may know only what was loaded by that name."""
+    for option, value in zip(sys.argv, [*sys.argv[1:], ""], strict=True):
+        if option in ("-A", "--app"):
+            return value
+        for prefix in ("--app=", "-A"):
+            if option.startswith(prefix):
+                return option.removeprefix(prefix)
+    return os.environ.get("APP")
 
 
 def _verb_line(context: click.Context) -> str:

@@ -26,7 +26,8 @@ def warnings_of(app: Celery, pool: str, settings: Settings) -> Iterator[str]:
             f"{_some(early)} acknowledge early: a cold shutdown ends them in the middle, and their rows run again; "
             "set task_acks_late = True, or give them time with worker_soft_shutdown_timeout"
         )
-    limited = [task.name for task in tasks if task.time_limit or task.soft_time_limit]
+    default = app.conf.task_time_limit or app.conf.task_soft_time_limit  # not on the tasks, in some versions of Celery
+    limited = [task.name for task in tasks if task.time_limit or task.soft_time_limit or default]
     if pool not in ENFORCING_POOLS and limited:
         yield f"the {pool} pool does not enforce the time limits of {_some(limited)}"
     if pool == "solo" and settings.queue_lease.total_seconds() < SHORT_QUEUE_LEASE:
