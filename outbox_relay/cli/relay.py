@@ -12,6 +12,7 @@ from outbox_relay.cli.advice import Level, advise
 from outbox_relay.cli.session import Refused, open_outbox, open_store, require_broker_driver, verb
 from outbox_relay.relay.service import Relay
 
+ABOUT_THE_BROKER = ("broker", "queues")
 NOT_OURS = (errno.EADDRINUSE, errno.EACCES, errno.EADDRNOTAVAIL)
 
 

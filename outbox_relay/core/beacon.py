@@ -22,7 +22,7 @@ class HeldState(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A delivery in a worker's hands; ``age`` is in seconds since it was received or, once it runs, since it started."""
+    """A delivery in a worker's hands; ``age`` is the seconds since it was received or, once it runs, since it began."""
 
     row_id: int
     token: UUID

@@ -61,14 +61,11 @@ class Relay:
         outbox: Outbox,
         *,
         only: str | None = None,
-        shards: str | None = None,
         health_port: int | None = None,
         take_over: bool = False,
     ) -> None:
         outbox.require_enabled()
         settings = outbox.settings
-        if shards or settings.shards:
-            raise SettingsError("outbox_shards is refused: this version of outbox_relay claims from all shards")
         if only not in {None, SWEEP, SETTLE}:
             raise SettingsError(f"a relay runs {SWEEP!r} or {SETTLE!r} alone, not {only!r}")
         self.instance = uuid4()
