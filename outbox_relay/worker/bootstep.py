@@ -96,7 +96,7 @@ class Office:
 
     def open(self, consumer: Any) -> None:
         if self._opened:
-            self.desk.forget_unstarted()
+            self.desk.forget_returned()
             return
         self._opened = True
         self.reporter.start((self.queues.settlements.name,))

@@ -33,7 +33,7 @@ def task_id_of(message: Any) -> str:
 class Job:
     """One delivery of a row to this worker."""
 
-    __slots__ = ("_ticket", "announced", "delivery", "early", "since", "started", "task_id")
+    __slots__ = ("_ticket", "announced", "cancelled", "delivery", "early", "since", "started", "task_id")
 
     def __init__(self, delivery: Delivery, task_id: str, now: float) -> None:
         self.delivery = delivery
@@ -42,6 +42,7 @@ class Job:
         self.started = False
         self.early = False
         self.announced = False
+        self.cancelled = False
         self._ticket = [None]
 
     @property
@@ -124,10 +125,13 @@ class Desk:
             same = [job for job in list(self._jobs) if job.delivery.token == delivery.token and not job.started]
             self.end(same[0] if same else Job(delivery, task_id_of(message), self._clock()), decide, *about)
 
-    def forget_unstarted(self) -> None:
-        """The connection to the broker was lost: what had not started is the broker's again."""
+    def forget_returned(self) -> None:
+        """The connection to the broker was lost: what had not started, or was cancelled for it, is the broker's again.
+
+        It may be another worker's next; were it still held here, its lease would outlive that one.
+        """
         for job in list(self._jobs):
-            if not job.started:
+            if not job.started or (job.cancelled and not job.early):
                 self._jobs.pop(job, None)
 
     def open_jobs(self) -> list[Job]:

@@ -106,6 +106,11 @@ class Settling:
             if self.outbox_job is not None:
                 self.outbox_desk.end(self.outbox_job, outcomes.of_revoke, reason)
 
+    def _announce_cancelled(self, *args: Any, **kwargs: Any) -> Any:
+        if self.outbox_job is not None:
+            self.outbox_job.cancelled = True  # no end yet: the task may still succeed
+        return super()._announce_cancelled(*args, **kwargs)  # type: ignore[misc]
+
     def reject(self, requeue: bool = False) -> Any:
         taken = not self.acknowledged  # type: ignore[attr-defined]
         result = super().reject(requeue=requeue)  # type: ignore[misc]

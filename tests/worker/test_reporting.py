@@ -87,12 +87,26 @@ def test_a_job_forgotten_with_its_connection_is_known_again_when_it_starts() -> 
     desk, collector, _ = desk_and_reports()
     job = desk.receive(message())
     assert job is not None
-    desk.forget_unstarted()
+    desk.forget_returned()
     assert desk.held(QUEUE) == ()
     desk.start(job, early=True)
     assert len(desk.held(QUEUE)) == 1
     desk.end(job, outcomes.of_departure)
     assert [report.kind for report in collector.reports] == [Kind.LOST]
+
+
+def test_a_job_cancelled_with_its_connection_is_not_held_any_more() -> None:
+    desk, collector, _ = desk_and_reports()
+    job = desk.receive(message())
+    assert job is not None
+    desk.start(job, early=False)
+    desk.forget_returned()
+    assert len(desk.held(QUEUE)) == 1
+    job.cancelled = True
+    desk.forget_returned()
+    assert desk.held(QUEUE) == ()
+    desk.end(job, outcomes.of_departure)
+    assert [report.kind for report in collector.reports] == [Kind.REQUEUED]
 
 
 def test_news_of_a_running_task_is_told_once() -> None:

@@ -6,6 +6,7 @@ import os
 import signal
 from typing import TYPE_CHECKING
 
+import celery
 import pytest
 from celery import Celery
 
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from outbox_relay.core.beacon import Held
     from tests.support.servers import RabbitMQ
     from tests.worker.harness import Sent
+
+
+CELERY = tuple(int(part) for part in celery.__version__.split(".")[:2])
 
 
 def kinds(desk: Desk, sent: Sent) -> list[Kind]:
@@ -68,9 +72,9 @@ def test_cold_shutdown_tells_lost_from_requeued(rabbitmq_url: str, tmp_path: Pat
         worker.send_signal(signal.SIGQUIT)
         worker.wait_end()
         desk.read()
-        assert kinds(desk, first) == [kind]
+        assert kinds(desk, first) == [kind if CELERY >= (5, 5) else Kind.LOST]  # which acknowledged it, as a failure
         assert kinds(desk, second) == [Kind.RELEASED]
-        assert eventually(lambda: desk.depth("celery") == (1 if late == "0" else 2))
+        assert eventually(lambda: desk.depth("celery") == (1 if late == "0" or CELERY < (5, 5) else 2))
 
 
 def test_child_lost_with_requeue_is_requeued_and_ends_on_its_next_run(rabbitmq_url: str, tmp_path: Path) -> None:
@@ -90,7 +94,7 @@ def test_connection_that_is_cut_gives_a_late_task_back(rabbitmq: RabbitMQ, rabbi
         rabbitmq.ctl("close_all_connections", "--vhost", rabbitmq_url.rpartition("/")[2], "a test")
         later = Desk(rabbitmq_url)
         later.wait(sent, waiting, within=60)
-        assert kinds(later, sent) == [Kind.REQUEUED, Kind.DONE]
+        assert kinds(later, sent) == ([Kind.REQUEUED, Kind.DONE] if CELERY >= (5, 5) else [Kind.DONE])
         assert kinds(later, waiting) == [Kind.DONE]
         later.close()
 
