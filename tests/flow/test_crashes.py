@@ -45,13 +45,14 @@ def test_a_killed_relay_loses_nothing_and_spends_no_attempt(open_shop: OpenShop,
 
 
 @pytest.mark.parametrize("stack", ["postgresql-redis", "sqlite-embedded"])
-def test_a_relay_killed_between_send_and_mark_loses_nothing_on_other_stacks(open_shop: OpenShop, stack: str) -> None:
-    """The same task id comes again, and nothing else does (B53)."""
+@pytest.mark.parametrize("arrow", ["sweep.confirmed", "settle.received"])
+def test_a_killed_relay_loses_nothing_on_other_stacks(open_shop: OpenShop, stack: str, arrow: str) -> None:
+    """The same task ids come again, and nothing else does (B53); reports in hand come back by themselves."""
     shop = open_shop(stack)
-    victim = shop.relay(dies_at="sweep.confirmed", wait=False)
+    shop.worker(wait=False)
+    victim = shop.relay(dies_at=arrow, wait=False)
     staged = shop.stage_many(ROWS)
     assert victim.wait(30) == -signal.SIGKILL
-    shop.worker(wait=False)
     shop.relay(wait=False)
     shop.all_done(ROWS, within=40)
     assert set(shop.runs()) == {one.task_id for one in staged}
@@ -110,14 +111,17 @@ def test_a_task_that_ran_and_could_not_say_so_runs_again(open_shop: OpenShop) ->
     assert (row.attempt, row.failures) == (0, 0)
 
 
-def test_what_a_killed_worker_had_only_reserved_runs_elsewhere(open_shop: OpenShop) -> None:
-    shop = open_shop(worker_prefetch_multiplier=10)
+@pytest.mark.parametrize("stack", ["postgresql-rabbitmq", "postgresql-redis"])
+def test_what_a_killed_worker_had_only_reserved_runs_elsewhere(open_shop: OpenShop, stack: str) -> None:
+    """By the broker, or, where that waits for an hour, by the relay: long before the queue lease ends."""
+    shop = open_shop(stack, worker_prefetch_multiplier=10, outbox_queue_lease=600)
     shop.relay(wait=False)
     victim = shop.worker()
     busy = [shop.stage("wait"), shop.stage("wait")]
     eventually(lambda: len(shop.runs()) == 2, 20)
     reserved = [shop.stage("charge", n) for n in range(5)]
     eventually(lambda: victim.count("shop.charge[") == 5, 20, what="five reserved tasks")
+    eventually(lambda: all(shop.row(one).worker for one in reserved), 20)
     victim.kill()
     shop.open_gate()
     shop.worker(wait=False)

@@ -51,6 +51,20 @@ def test_a_broker_that_restarts_costs_nothing(open_shop: OpenShop, request: pyte
     assert len(shop.runs()) == 30
 
 
+def test_a_relay_that_starts_before_its_broker_waits_for_it(open_shop: OpenShop, rabbitmq: RabbitMQ) -> None:
+    shop = open_shop()
+    rabbitmq.stop()
+    try:
+        relay, impatient = shop.relay(wait=False), shop.relay(wait=False)
+        staged = shop.stage_many(3)
+        eventually(lambda: relay.says("is away") and impatient.says("is away"), 20)
+        assert impatient.end() == 0
+    finally:
+        rabbitmq.start()
+    eventually(lambda: all(shop.row(one).published_at for one in staged), 30)
+    assert relay.count("is away") <= 3  # one line an outage and connection, not one a try
+
+
 def test_a_queue_that_is_deleted_while_the_relay_is_idle_is_made_again(open_shop: OpenShop) -> None:
     shop = open_shop()
     shop.relay(wait=False)
@@ -168,13 +182,15 @@ def test_a_broker_that_stalls_for_three_leases_gets_no_message_twice(open_shop: 
     assert len(shop.runs()) == 6
 
 
-def test_workers_without_the_outbox_are_told_about_at_the_third_delivery(open_shop: OpenShop) -> None:
+@pytest.mark.parametrize("stack", ["postgresql-rabbitmq", "postgresql-redis"])
+def test_workers_without_the_outbox_are_told_about_at_the_third_delivery(open_shop: OpenShop, stack: str) -> None:
     """Somebody takes the messages and says nothing: a dead letter that asks the right question."""
-    shop = open_shop(outbox_queue_lease=2.5)
+    shop = open_shop(stack, outbox_queue_lease=2.5)
     shop.relay(wait=False)
     mute = shop.start("mute", "worker", "-P", "solo", "-l", "INFO", "--without-mingle", env={shop_app.MUTE: "yes"})
     staged = shop.stage("charge")
     row = shop.becomes(staged, "failed", within=60)
-    assert row.error == "no worker of queue shop reports: is the outbox installed there?"
+    queue = shop.conf["task_default_queue"]
+    assert row.error == f"no worker of queue {queue} reports: is the outbox installed there?"
     assert len(shop.runs(staged)) == 3
     assert not mute.ended
