@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from typing import TYPE_CHECKING
+from uuid import uuid4
 
 import pytest
 import sqlalchemy as sa
@@ -165,6 +167,50 @@ def test_a_broker_that_is_down_is_told(light_shop: Shop) -> None:
         result = light_shop.outbox(verb)
         assert result.code == 1
         assert "reached" in result.out + result.err
+
+
+def test_a_broker_that_refuses_the_login_is_told(big_shop: Shop) -> None:
+    big_shop.configure(broker=re.sub("//.*@", "//nobody:nothing@", big_shop.broker))
+    big_shop.ok("migrate")
+    for verb in ("check", "rearm"):
+        result = big_shop.outbox(verb)
+        assert result.code == 1
+        assert "ACCESS_REFUSED" in result.out + result.err
+        assert "Traceback" not in result.err
+
+
+def test_rows_are_cancelled_where_the_broker_refuses_the_login(big_shop: Shop) -> None:
+    big_shop.ok("migrate")
+    (staged,) = big_shop.stage("charge")
+    big_shop.sql(
+        "INSERT INTO outbox_worker (instance, hostname, pool, namespaces, queues, held, started_at, last_seen_at) "
+        "VALUES (:instance, 'w1@vm', 'prefork', 'null', '[]', 0, now(), now())",
+        instance=uuid4(),
+    )
+    big_shop.sql(
+        "UPDATE outbox_row SET status = 'claimed', claim_token = :token, claimed_at = created_at, "
+        "claimed_by = :token, lease_until = created_at + interval '1 hour', published_at = created_at, "
+        "published_to = 'celery'",
+        token=uuid4(),
+    )
+    big_shop.configure(broker=re.sub("//.*@", "//nobody:nothing@", big_shop.broker))
+    result = big_shop.outbox("cancel", str(staged.row_id), "--yes")
+    assert result.code == 0
+    assert "workers could not be told" in result.err
+
+
+@pytest.mark.parametrize("verb", ["check", "rearm", "relay"])
+def test_a_driver_that_no_extra_brings_is_told(light_shop: Shop, verb: str) -> None:
+    light_shop.configure(broker="sqs://x")
+    (light_shop.folder / "boto3.py").write_text(
+        "raise ModuleNotFoundError(\"No module named 'boto3'\", name='boto3')\n"
+    )
+    (light_shop.folder / "botocore.py").write_text("raise ModuleNotFoundError(\"No module named 'botocore'\")\n")
+    light_shop.ok("migrate")
+    code, said = afresh(light_shop, verb)
+    assert code == 1
+    assert "No module named" in said
+    assert "Traceback" not in said
 
 
 def test_a_migration_that_gets_no_lock_gives_up_and_says_so(big_shop: Shop) -> None:
