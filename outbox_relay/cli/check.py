@@ -124,7 +124,7 @@ def broker(app: Celery) -> Iterator[Finding]:
         require_broker_driver(app)
         with app.connection_for_write() as connection:
             yield from _connect(connection, address)
-    except ImportError as error:
+    except (ImportError, SettingsError) as error:
         yield fault("broker", explain(error) or first_line(error), "install what is missing")
     except KeyError as error:  # kombu's word for a transport that it does not have
         yield fault("broker", f"{address} cannot be used: {error.args[0]}", "correct broker_url")
@@ -133,7 +133,7 @@ def broker(app: Celery) -> Iterator[Finding]:
 def _connect(connection: Any, address: str) -> Iterator[Finding]:
     try:
         connection.ensure_connection(max_retries=1, timeout=BROKER_TIMEOUT)
-    except (BrokerError, *connection.connection_errors, OSError, ImportError) as error:
+    except (BrokerError, *connection.connection_errors, *connection.channel_errors, OSError, ImportError) as error:
         yield fault("broker", f"{address} cannot be reached: {first_line(error)}", "correct broker_url, or bring it up")
         return
     properties = getattr(connection.connection, "server_properties", None) or {}

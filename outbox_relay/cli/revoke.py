@@ -5,6 +5,9 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from amqp import AMQPError
+from kombu.exceptions import OperationalError as BrokerError
+
 from outbox_relay.cli.output import note
 from outbox_relay.cli.session import first_line
 
@@ -35,7 +38,7 @@ def revoke(outbox: Outbox, rows: Sequence[Cancelled], *, terminate: bool) -> Non
         for hostname, ids in held.items():
             for some in _chunks(ids, AT_ONCE):
                 _send(outbox, some, [hostname] if hostname else sorted(able.values()), terminate=terminate)
-    except (*outbox.app.connection_for_write().recoverable_connection_errors, OSError) as error:
+    except (BrokerError, AMQPError, *outbox.app.connection_for_write().connection_errors, OSError) as error:
         note(f"workers could not be told: {first_line(error)}; a task that runs all the same is noted on its row")
 
 

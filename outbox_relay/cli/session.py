@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 import sqlalchemy as sa
+from amqp import AMQPError
 from kombu.exceptions import OperationalError as BrokerError
 
 from outbox_relay.cli.output import visible
-from outbox_relay.errors import OutboxError, StoreAway
+from outbox_relay.errors import OutboxError, SettingsError, StoreAway
 from outbox_relay.outbox import Outbox, outbox_of
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def verb(function: F) -> F:
             return function(*args, **options)
         except KeyboardInterrupt:
             raise click.exceptions.Exit(130) from None
-        except (OutboxError, sa.exc.SQLAlchemyError, BrokerError, ImportError, KeyError) as error:
+        except (OutboxError, sa.exc.SQLAlchemyError, BrokerError, AMQPError, ImportError, KeyError) as error:
             if (text := explain(error)) is None:
                 raise
             raise Refused(text) from error
@@ -122,10 +123,16 @@ def require_broker_driver(app: Celery) -> None:
     """Look whether the broker's driver is there, which kombu finds out too late to say so.
 
     Raises:
-        ImportError: it is not.
+        ImportError: it is not, and one of the extras brings it.
+        SettingsError: another one is not.
     """
     if transport_of(app) in REDIS:
         import_module("redis")
+    try:
+        with app.connection_for_write() as connection:
+            connection.get_transport_cls()
+    except ImportError as error:
+        raise SettingsError(f"broker_url needs a driver that is not installed: {first_line(error)}") from None
 
 
 def explain(error: BaseException) -> str | None:
@@ -156,7 +163,7 @@ def explain(error: BaseException) -> str | None:
             return f"the database does not answer: {first_line(error)}"
         case KeyError() if "No such transport" in str(error):
             return f"broker_url is not the URL of a broker that is known here: {error.args[0]}"
-        case BrokerError():
+        case BrokerError() | AMQPError():
             return f"the broker cannot be reached: {first_line(error)}"
         case _:
             return None
