@@ -35,6 +35,11 @@ def open_engine(url: str | sa.URL, *, application: str = "outbox relay") -> sa.E
         parsed = sa.make_url(url)
         dialect = parsed.get_backend_name()
         if dialect == SQLITE:
+            if parsed.database in (None, "", ":memory:"):
+                raise StoreError(
+                    "outbox_database_url names a SQLite database in memory, which no other process sees: name a file, "
+                    "such as 'sqlite:///shop.db'"
+                )
             engine = sa.create_engine(parsed)
             configure_sqlite(engine)
             return engine

@@ -53,6 +53,7 @@ def test_tables_of_another_version_are_refused(shop: Shop, version: int, says: s
         ("shop.db", "outbox_database_url"),
         ("nosuch://localhost/x", "nosuch"),
         ("mysql+pymysql://localhost/x", "mysql"),
+        ("sqlite:///:memory:", "name a file"),
         ("sqlite:////nowhere/at/all/x.db", "unable to open database file"),
         ("postgresql+psycopg://127.0.0.1:9/x", "database"),
     ],
