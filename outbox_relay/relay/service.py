@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("outbox_relay")
 
 SECOND_SIGNAL = 130
+#: A signal that comes just before the main thread begins to wait does not end that wait: so no wait is longer than this.
+SIGNAL_LAG = 0.25
 SWEEP, SETTLE = "sweep", "settle"
 
 
@@ -109,7 +111,8 @@ class Relay:
             )
             for loop in self._loops.values():
                 loop.start()
-            reason = self._ends.get()
+            while (reason := self._told_to_stop(within=SIGNAL_LAG)) is None:
+                pass
             events.emit("relay.draining", instance=self.instance, reason=reason)
             drained = self._stop_loops()
             if waker is not None:
@@ -155,7 +158,9 @@ class Relay:
         deadline = time.monotonic() + self._parts.settings.drain_timeout.total_seconds()
         for loop in self._loops.values():
             loop.stop()
-        late = [name for name, loop in self._loops.items() if not loop.join(max(deadline - time.monotonic(), 0.0))]
+        while any(not loop.join(SIGNAL_LAG) for loop in self._loops.values()) and time.monotonic() < deadline:
+            pass
+        late = [name for name, loop in self._loops.items() if not loop.join(0)]
         if late:
             text = f"did not drain in time: {', '.join(late)}; what it had claimed is re-armed when the leases end"
             self._outbox.events.emit("relay.warning", text=text)
@@ -181,7 +186,7 @@ class Relay:
                     raise
                 except lost as error:
                     connection.collect()
-                    if self._told_to_stop(within=outage.goes_on(error)):
+                    if self._told_to_stop(within=outage.goes_on(error)) is not None:
                         return False
                 else:
                     outage.is_over()
@@ -190,12 +195,12 @@ class Relay:
             publisher.close()
             connection.release()
 
-    def _told_to_stop(self, within: float) -> bool:
+    def _told_to_stop(self, within: float) -> str | None:
+        """Wait to be told to stop; return why, or None."""
         try:
-            self._ends.get(timeout=within)
+            return self._ends.get(timeout=within)
         except queue.Empty:
-            return False
-        return True
+            return None
 
     # -- the loops --------------------------------------------------------------------------------------------------
 

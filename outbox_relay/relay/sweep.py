@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
+from outbox_relay.core.explain import refused_by
 from outbox_relay.core.placement import DEFAULT_NAMESPACE
 from outbox_relay.core.row import Published
 from outbox_relay.errors import PublishError, StoreAway
@@ -168,7 +169,8 @@ class Sweep:
                 waiting.setdefault(queue, []).append(load.claims[message.key])
         for queue, claims in waiting.items():
             if (refusal := refused[queue]) is not None:
-                self._writes.append(partial(self._store.postpone, claims, *refusal))
+                delay, reason = refusal
+                self._writes.append(partial(self._store.postpone, claims, delay, refused_by(queue, reason)))
         return messages
 
     def _note(self, load: Load, messages: Sequence[Outgoing], receipts: Sequence[Receipt]) -> None:
@@ -198,7 +200,7 @@ class Sweep:
             self._release(unsent, "the broker did not take them in time")
         for queue, (reason, those) in refused.items():
             delay = circuits.opened(queue, reason, len(those))
-            self._writes.append(partial(self._store.postpone, those, delay, reason))
+            self._writes.append(partial(self._store.postpone, those, delay, refused_by(queue, reason)))
 
     def _cannot_send(self, load: Load, row_id: int, task: str, reason: str) -> None:
         load.unsendable.append((load.claims[row_id], reason))

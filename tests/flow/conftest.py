@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.flow.stand import QUICK, Shop
+from tests.flow.stand import QUICK, Launcher, Shop
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -38,14 +38,23 @@ def urls(request: pytest.FixtureRequest, stack: str, folder: Path) -> Iterator[t
         postgres.drop_database(name)
 
 
+@pytest.fixture(scope="session")
+def launcher() -> Iterator[Launcher]:
+    launcher = Launcher()
+    yield launcher
+    launcher.close()
+
+
 @pytest.fixture
-def open_shop(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[OpenShop]:
+def open_shop(request: pytest.FixtureRequest, tmp_path: Path, launcher: Launcher) -> Iterator[OpenShop]:
     """Open a shop on a stack; leases are short unless ``quick`` is false."""
     with ExitStack() as stack:
 
         def open_(name: str = "postgresql-rabbitmq", *, quick: bool = True, **conf: Any) -> Shop:
             database, broker = stack.enter_context(urls(request, name, tmp_path))
-            return stack.enter_context(Shop(tmp_path, database, broker, **{**(QUICK if quick else {}), **conf}))
+            return stack.enter_context(
+                Shop(launcher, tmp_path, database, broker, **{**(QUICK if quick else {}), **conf})
+            )
 
         yield open_
 

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -48,38 +49,63 @@ PLAIN = {
 }
 
 
-class Program:
-    """A process of the shop, in a session of its own, so that all of it can be ended."""
+class Launcher:
+    """The process that all processes of the shops are forked from; see launcher.py."""
 
-    def __init__(self, name: str, command: list[str], env: dict[str, str], log: Path) -> None:
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[str] | None = None
+
+    def ask(self, request: dict[str, Any]) -> Any:
+        if self._process is None:
+            command = [sys.executable, str(Path(__file__).with_name("launcher.py"))]
+            pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+            self._process = subprocess.Popen(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, **pipes)
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(request) + "\n")
+        self._process.stdin.flush()
+        return json.loads(self._process.stdout.readline())
+
+    def close(self) -> None:
+        if self._process is not None:
+            self._process.communicate(timeout=30)
+            self._process = None
+
+
+class Program:
+    """A process of the shop, in a session of its own."""
+
+    def __init__(self, launcher: Launcher, name: str, arguments: list[str], env: dict[str, str], log: Path) -> None:
         self.name = name
         self.log = log
-        with log.open("wb") as out:
-            self.process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, env=env, cwd=ROOT
-            )
+        self.code: int | None = None
+        self._launcher = launcher
+        log.touch()
+        self.pid: int = launcher.ask({"start": {"arguments": arguments, "env": env, "log": str(log), "cwd": str(ROOT)}})
 
     @property
     def ended(self) -> bool:
-        return self.process.poll() is not None
+        if self.code is None:
+            self.code = self._launcher.ask({"poll": self.pid})
+        return self.code is not None
 
     def says(self, text: str) -> bool:
         """Whether its log has ``text``."""
         if text in self.log.read_text(errors="replace"):
             return True
-        assert not self.ended, f"{self.name} ended with {self.process.returncode}: {self.tail()}"
+        assert not self.ended, f"{self.name} ended with {self.code}: {self.tail()}"
         return False
 
     def count(self, text: str) -> int:
         return self.log.read_text(errors="replace").count(text)
 
     def send(self, signum: int) -> None:
-        self.process.send_signal(signum)
+        if not self.ended:
+            os.kill(self.pid, signum)
 
     def end(self, signum: int = signal.SIGTERM, within: float = 20) -> int:
         """Send a signal, wait for the end, and return the exit code."""
-        if not self.ended:
-            self.process.send_signal(signum)
+        self.send(signum)
         return self.wait(within)
 
     def kill(self) -> None:
@@ -87,10 +113,12 @@ class Program:
 
     def wait(self, within: float = 20) -> int:
         """Wait until it ends by itself."""
-        try:
-            return self.process.wait(within)
-        except subprocess.TimeoutExpired:
-            raise AssertionError(f"{self.name} did not end within {within:g} s: {self.tail()}") from None
+        deadline = time.monotonic() + within
+        while not self.ended:
+            assert time.monotonic() < deadline, f"{self.name} did not end within {within:g} s: {self.tail()}"
+            time.sleep(0.02)
+        assert self.code is not None
+        return self.code
 
     def tail(self, size: int = 4000) -> str:
         return self.log.read_text(errors="replace")[-size:]
@@ -99,7 +127,8 @@ class Program:
 class Shop:
     """A shop of a test's own. Use it as a context manager: its end is the end of its processes."""
 
-    def __init__(self, folder: Path, database_url: str, broker_url: str, **conf: Any) -> None:
+    def __init__(self, launcher: Launcher, folder: Path, database_url: str, broker_url: str, **conf: Any) -> None:
+        self.launcher = launcher
         self.folder = folder
         self.database_url = database_url
         self.conf = {
@@ -126,10 +155,10 @@ class Shop:
                 program.send(signal.SIGTERM)
         for program in self.programs:
             try:
-                program.process.wait(10)
-            except subprocess.TimeoutExpired:
+                program.wait(15)
+            except AssertionError:
                 program.kill()
-            print(f"--- {program.name}: {program.process.returncode}\n{program.tail()}")
+            print(f"--- {program.name}: {program.code}\n{program.tail()}")
         self.engine.dispose()
         self.outbox.close()
         self.app.close()
@@ -151,8 +180,8 @@ class Shop:
             "PYTHONPATH": str(ROOT),
         }
         number = 1 + sum(program.name.startswith(name) for program in self.programs)
-        command = [sys.executable, "-m", "celery", "-A", "tests.flow.shop", *arguments]
-        program = Program(f"{name}-{number}", command, env, self.folder / f"{name}-{number}.log")
+        command = ["-A", "tests.flow.shop", *arguments]
+        program = Program(self.launcher, f"{name}-{number}", command, env, self.folder / f"{name}-{number}.log")
         self.programs.append(program)
         return program
 

@@ -14,14 +14,18 @@ from tests.support.waiting import eventually
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from tests.flow.stand import Launcher
+
 
 @pytest.fixture(scope="module", params=STACKS)
-def shop(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
+def shop(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, launcher: Launcher
+) -> Iterator[Shop]:
     """A shop that is open for all tests of this module, with a relay and a worker."""
     folder = tmp_path_factory.mktemp("shop")
     with (
         urls(request, request.param, folder) as (database, broker),
-        Shop(folder, database, broker, outbox_heartbeat=1, outbox_worker_ttl=5) as shop,
+        Shop(launcher, folder, database, broker, outbox_heartbeat=1, outbox_worker_ttl=5) as shop,
     ):
         shop.relay(wait=False)
         shop.worker(wait=False)
