@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("outbox_relay")
 
 SECOND_SIGNAL = 130
-#: A signal that comes just before the main thread begins to wait does not end that wait: so no wait is longer than this.
+#: A signal that comes just before the main thread begins to wait does not end that wait: so no wait is longer.
 SIGNAL_LAG = 0.25
 SWEEP, SETTLE = "sweep", "settle"
 
