@@ -58,6 +58,13 @@ def test_the_wheel_brings_its_license_and_celerys_plug_in(wheel: zipfile.ZipFile
     assert dict(parser["celery.commands"]) == {"outbox": "outbox_relay.cli:outbox"}
 
 
+def test_the_extra_for_redis_brings_what_kombu_needs_for_it() -> None:
+    """Which is more than the driver: a version of kombu also imports packaging there."""
+    parser = configparser.ConfigParser()
+    parser.read(ROOT / "setup.cfg")
+    assert any(line.startswith("kombu[redis]") for line in parser["options.extras_require"]["redis"].split())
+
+
 def test_every_requirement_has_a_lower_bound_and_no_upper_one() -> None:
     parser = configparser.ConfigParser()
     parser.read(ROOT / "setup.cfg")
