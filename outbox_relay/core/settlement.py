@@ -303,7 +303,7 @@ def decode_settlements(body: bytes) -> tuple[Reporter, list[Settlement]]:
         queue = ""  # the settlement arrived where its header pointed: the queue need not travel with each
         settlements = [_decode(item, queue) for item in document["settlements"]]
         return Reporter(UUID(hex=instance), str(hostname)), settlements
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
         raise WireError(f"not a batch of settlements: {error!r}") from error
 
 
@@ -368,6 +368,9 @@ def _encode_retried(retried: Retried) -> dict[str, Any]:
 def _decode_retried(item: dict[str, Any]) -> Retried:
     fields: dict[str, Any] = {name: base64.b64decode(item[name], validate=True) for name in _BYTES if name in item}
     fields.update({name: str(item[name]) for name in _TEXTS if name in item})
+    for name in ("headers", "properties"):
+        if name in fields and not isinstance(json.loads(fields[name]), dict):
+            raise ValueError(f"{name} that are not a JSON object")
     delay = float(item["delay"])
     if math.isnan(delay):
         raise ValueError("a delay that is not a number")

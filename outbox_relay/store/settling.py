@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import random
 from dataclasses import dataclass, field
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -134,7 +136,11 @@ class Settling:
 
     def _change_messages(self, connection: sa.Connection, verdicts: Sequence[Verdict]) -> None:
         changed = [
-            {"id": one.row_id, **{name: getattr(one.retried, name) for name in statements.RETRIED}}
+            {
+                "id": one.row_id,
+                **{name: getattr(one.retried, name) for name in statements.RETRIED},
+                "expires_at": None if one.retried is None else _expires_at(one.retried.headers),
+            }
             for one in verdicts
             if any(getattr(one.retried, name) is not None for name in statements.RETRIED)
         ]
@@ -142,7 +148,7 @@ class Settling:
             return
         statement = statements.change_messages(self._db.tables, self._db.dialect)
         if self._db.dialect == POSTGRESQL:
-            columns = {name: [one[name] for one in changed] for name in ("id", *statements.RETRIED)}
+            columns = {name: [one[name] for one in changed] for name in changed[0]}
             connection.execute(statement, values(self._db.dialect, "message", **columns))
         else:
             connection.execute(statement, [{f"message_{name}": one[name] for name in one} for one in changed])
@@ -160,6 +166,15 @@ class Settling:
         kept = {"row_id": row_id, "kind": kind, "body": body, "reason": storable(reason, 1_000)}
         with self._db.begin() as connection:
             connection.execute(statements.set_aside(self._db.tables), kept)
+
+
+def _expires_at(headers: bytes | None) -> datetime | None:
+    """Read ``expires`` in a message's headers: ISO text, which Celery takes for UTC where it names no zone."""
+    text = None if headers is None else json.loads(headers).get("expires")
+    if not isinstance(text, str):
+        return None
+    instant = datetime.fromisoformat(text)
+    return instant if instant.tzinfo is not None else instant.replace(tzinfo=timezone.utc)
 
 
 def _rounds(settlements: Sequence[Settlement]) -> Iterator[list[Settlement]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,8 +17,6 @@ from outbox_relay.store.statements.parts import CLEARED
 from tests.store.bench import HOUR, OVER, Statements, delivery, done, failed, lost
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
     from outbox_relay.core.row import ClaimedRow
     from tests.store.bench import Bench
 
@@ -147,6 +145,24 @@ def test_a_retry_with_the_same_message_changes_nothing_of_it(bench: Bench) -> No
     again = bench.claim_one()
     assert again.message == row.message
     assert again.retries == 1
+
+
+@pytest.mark.parametrize(
+    ("headers", "expires_at"),
+    [
+        (None, datetime(2031, 1, 2, tzinfo=timezone.utc)),  # the same message: what was staged stands
+        (b'{"expires": "2032-03-04T05:06:07+02:00"}', datetime(2032, 3, 4, 3, 6, 7, tzinfo=timezone.utc)),
+        (b'{"expires": "2032-03-04T05:06:07"}', datetime(2032, 3, 4, 5, 6, 7, tzinfo=timezone.utc)),
+        (b'{"expires": null}', None),
+    ],
+)
+def test_a_retry_with_another_expires_expires_then(
+    bench: Bench, headers: bytes | None, expires_at: datetime | None
+) -> None:
+    row = run(bench, expires_at=datetime(2031, 1, 2, tzinfo=timezone.utc))
+    retried = Retried(delay=0, retries=1, body=b"changed", headers=headers)
+    bench.settle(Settlement.retry(delivery(row), row.message.task_id, retried))
+    assert bench.see(row.id).expires_at == expires_at
 
 
 def test_many_retries_each_with_its_own_message(bench: Bench) -> None:

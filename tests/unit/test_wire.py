@@ -53,6 +53,7 @@ def test_a_header_that_is_not_ours_is_left_alone(header: object) -> None:
 
 texts = st.text(st.characters(codec=None), max_size=30)
 binaries = st.none() | st.binary(max_size=30)
+objects = st.none() | st.dictionaries(texts, texts, max_size=3).map(lambda one: json.dumps(one).encode())
 retried = st.builds(
     Retried,
     delay=st.floats(0, 1e9),
@@ -60,8 +61,8 @@ retried = st.builds(
     body=binaries,
     content_type=st.none() | texts,
     content_encoding=st.none() | texts,
-    headers=binaries,
-    properties=binaries,
+    headers=objects,
+    properties=objects,
     task_queue=st.none() | texts,
     exchange=st.none() | texts,
     routing_key=st.none() | texts,
@@ -142,6 +143,8 @@ def test_the_document_of_the_refusals_below_is_a_good_one() -> None:
         _document(settlements=[["retry", 7, 3, TOKEN.hex, "t", None, {"retries": 1}]]),
         _document(settlements=[["retry", 7, 3, TOKEN.hex, "t", None, {"retries": 1, "delay": "nan"}]]),
         _document(settlements=[["retry", 7, 3, TOKEN.hex, "t", None, {"retries": 1, "delay": 1, "body": "?"}]]),
+        _document(settlements=[["retry", 7, 3, TOKEN.hex, "t", None, {"retries": 1, "delay": 1, "headers": "W10="}]]),
+        _document(settlements=[["retry", 7, 3, TOKEN.hex, "t", None, {"retries": 1, "delay": 1, "headers": "eA=="}]]),
     ],
     ids=lambda body: repr(body[:90]),
 )

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
+from outbox_relay.store.schema import Instant
 from outbox_relay.store.sql import POSTGRESQL, after, given, literal, now
 from outbox_relay.store.statements.parts import CALM, cleared, statement
 
@@ -167,14 +168,19 @@ def change_messages(tables: Tables, dialect: str) -> sa.Update:
     """
     row = tables.row
     if dialect == POSTGRESQL:
-        changed = given(dialect, "message", id=sa.BigInteger(), **RETRIED)
-        news: dict[str, Any] = {name: sa.func.coalesce(changed.c[name], row.c[name]) for name in RETRIED}
-        return sa.update(row).where(row.c.id == changed.c.id).values(news)
-    news = {
-        name: sa.func.coalesce(sa.bindparam(f"message_{name}", type_=type_), row.c[name])
-        for name, type_ in RETRIED.items()
-    }
-    return sa.update(row).where(row.c.id == sa.bindparam("message_id", type_=sa.BigInteger())).values(news)
+        changed = given(dialect, "message", id=sa.BigInteger(), **RETRIED, expires_at=Instant())
+        return sa.update(row).where(row.c.id == changed.c.id).values(_changed(row, changed.c))
+    binds = {name: sa.bindparam(f"message_{name}", type_=type_) for name, type_ in RETRIED.items()}
+    binds["expires_at"] = sa.bindparam("message_expires_at", type_=Instant())
+    return (
+        sa.update(row).where(row.c.id == sa.bindparam("message_id", type_=sa.BigInteger())).values(_changed(row, binds))
+    )
+
+
+def _changed(row: sa.FromClause, new: Any) -> dict[str, Any]:
+    """``expires`` is one of the headers: where they are new, it is what they say, also when they say nothing."""
+    kept = sa.case((new["headers"].is_(None), row.c.expires_at), else_=new["expires_at"])
+    return {**{name: sa.func.coalesce(new[name], row.c[name]) for name in RETRIED}, "expires_at": kept}
 
 
 @statement
