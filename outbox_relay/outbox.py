@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import threading
 import weakref
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from outbox_relay import beat
 from outbox_relay.errors import SettingsError
 from outbox_relay.events import Events
+from outbox_relay.publish.peek import look_at
 from outbox_relay.publish.queues import Queues
 from outbox_relay.settings import ENABLE_HINT, Settings, is_enabled
 from outbox_relay.staging import capture as capturing
@@ -222,7 +224,11 @@ class Outbox:
     def inspect(self) -> Inspection:
         """Questions about rows, relays and workers."""
         self.require_enabled()
-        return Inspection(self.store, self.settings.worker_ttl)
+        return self.inspection()
+
+    def inspection(self) -> Inspection:
+        """The same, in a dormant outbox too."""
+        return Inspection(self.store, self.settings, partial(look_at, self.app))
 
     def require_enabled(self) -> None:
         """Refuse to go on in a dormant outbox.

@@ -18,6 +18,7 @@ _VERBS = {
     "workers": "status",
     "ls": "rows",
     "show": "rows",
+    "explain": "explain",
     "cancel": "rows",
     "failed": "failed",
     "rearm": "upkeep",

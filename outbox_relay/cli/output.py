@@ -17,6 +17,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from outbox_relay.core.wording import age, instant, span
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -160,29 +162,6 @@ def facts(pairs: Iterable[tuple[str, Any]]) -> Table:
         text = Text(visible(value, lines=True)) if isinstance(value, str) and "\n" in value else cell(value)
         made.add_row(Text(name), text)
     return made
-
-
-def instant(value: datetime) -> str:
-    """Return an instant in UTC, to the millisecond."""
-    return value.astimezone(timezone.utc).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] + "Z"
-
-
-def age(value: datetime, now: datetime) -> str:
-    """Return how long ago (or in how long) ``value`` is, seen from ``now``."""
-    delta = now - value
-    return f"{span(delta)} ago" if delta >= timedelta(0) else f"in {span(-delta)}"
-
-
-def span(value: timedelta) -> str:
-    """Return a span in the two largest units that it has."""
-    seconds = value.total_seconds()
-    if abs(seconds) < 60:
-        return f"{seconds:.1f}s" if abs(seconds) < 10 else f"{seconds:.0f}s"
-    minutes, rest = divmod(int(seconds), 60)
-    if minutes < 60:
-        return f"{minutes}m {rest}s"
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}h {minutes}m" if hours < 48 else f"{hours // 24}d {hours % 24}h"
 
 
 # -- before something is destroyed --------------------------------------------------------------------------------

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from outbox_relay.cli.output import facts, note, print_json, print_table, say, span, table
+from outbox_relay.cli.output import facts, note, print_json, print_table, say, table
 from outbox_relay.cli.session import command, json_option, open_outbox, open_store, verb
 from outbox_relay.core.lifecycle import Status
+from outbox_relay.core.wording import span
 from outbox_relay.settings import ENABLE_HINT
 
 if TYPE_CHECKING:

@@ -9,6 +9,7 @@ from amqp import ChannelError
 from kombu import Connection
 from kombu.utils.json import loads
 
+from outbox_relay.core.explain import QueueSight
 from outbox_relay.core.settlement import HEADER, Delivery
 from outbox_relay.errors import PublishError
 from outbox_relay.publish.kombu_link import KombuLink
@@ -35,6 +36,18 @@ class Depth:
 
     ready: int
     consumers: int | None
+
+
+def look_at(source: Celery | Connection, queue: str) -> QueueSight:
+    """Look once at a queue; a broker that cannot be asked is told of in what comes back."""
+    depths = Depths(source)
+    try:
+        depth = depths.depth(queue)
+    except PeekError as error:
+        return QueueSight(trouble=str(error))
+    finally:
+        depths.close()
+    return QueueSight(missing=True) if depth is None else QueueSight(ready=depth.ready, consumers=depth.consumers)
 
 
 class Depths:

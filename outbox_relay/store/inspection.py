@@ -4,20 +4,26 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from datetime import timedelta
+from outbox_relay.core.explain import Explanation, Facts, explain, needs_sight
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from outbox_relay.core.explain import QueueSight
     from outbox_relay.core.processes import RelayInfo, WorkerInfo
     from outbox_relay.core.row import RowDetail
+    from outbox_relay.settings import Settings
     from outbox_relay.store.outbox import Store
 
 
 class Inspection:
     """What :attr:`outbox_relay.Outbox.inspect` gives. It asks over a connection of its own."""
 
-    def __init__(self, store: Store, worker_ttl: timedelta) -> None:
+    def __init__(self, store: Store, settings: Settings, look: Callable[[str], QueueSight]) -> None:
+        """``look`` looks at a queue of the broker."""
         self._store = store
-        self._worker_ttl = worker_ttl
+        self._settings = settings
+        self._look = look
 
     def counts(self) -> dict[str, int]:
         """How many rows there are in each state, how many are due, and how long the oldest has been due."""
@@ -26,6 +32,25 @@ class Inspection:
     def find(self, key: str) -> list[RowDetail]:
         """The row with that row id, or the rows with that dispatch key, or with that task id."""
         return self._store.find(key)
+
+    def explain(self, key: str) -> list[Explanation]:
+        """Say why the rows that :meth:`find` finds are where they are, and what would move them.
+
+        Where it depends on a queue, the broker is asked; one that cannot be asked is told of, and no error.
+        """
+        return [self.explain_row(row) for row in self.find(key)]
+
+    def explain_row(self, row: RowDetail) -> Explanation:
+        """As :meth:`explain`, for a row at hand."""
+        facts = Facts(
+            row=row,
+            now=self._store.now(),
+            relays=self.relays(),
+            workers=self.workers(),
+            run_lease=self._settings.run_lease,
+            sight=self._look(row.published_to) if row.published_to is not None and needs_sight(row) else None,
+        )
+        return explain(facts)
 
     def ls(
         self,
@@ -45,4 +70,4 @@ class Inspection:
 
     def workers(self) -> list[WorkerInfo]:
         """The workers that have sent a beacon, the latest first."""
-        return self._store.workers(self._worker_ttl)
+        return self._store.workers(self._settings.worker_ttl)

@@ -84,6 +84,9 @@ def test_inspect_answers(shop: Shop) -> None:
     assert [row.task_id for row in shop.outbox.inspect.find(staged.id)] == [staged.id]
     assert [row.namespace for row in shop.outbox.inspect.ls(namespace="acme")] == ["acme"]
     assert shop.outbox.inspect.relays() == shop.outbox.inspect.workers() == []
+    (explanation,) = shop.outbox.inspect.explain(staged.id)
+    assert "no relay lives that would claim it" in explanation.sentence
+    assert shop.outbox.inspect.explain("nobody") == []
 
 
 # -- the wake -----------------------------------------------------------------------------------------------------
