@@ -37,11 +37,9 @@ bench: ## measure the main path on private servers; ARGS as in: make bench ARGS=
 	bin/setup test
 	$(PYTHON) -m benchmarks.main_path $(ARGS)
 
-chaos: ## the tests that kill processes and servers, again and again: make chaos ROUNDS=20
+chaos: ## a small shop while all around it is killed and taken away: make chaos ARGS='--seed 7 --stack postgresql-redis'
 	bin/setup test
-	@for round in $$(seq $(or $(ROUNDS),5)); do \
-	    echo "round $$round"; $(PYTHON) -m pytest -q -m chaos $(ARGS) || exit 1; \
-	done
+	$(PYTHON) -m tests.chaos $(ARGS)
 
 clean: ## remove what tests and builds leave (not .venv)
 	rm -rf build dist .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache *.egg-info

@@ -127,6 +127,8 @@ class Program:
 class Shop:
     """A shop of a test's own. Use it as a context manager: its end is the end of its processes."""
 
+    module = "tests.flow.shop"  # what its processes load
+
     def __init__(self, launcher: Launcher, folder: Path, database_url: str, broker_url: str, **conf: Any) -> None:
         self.launcher = launcher
         self.folder = folder
@@ -180,7 +182,7 @@ class Shop:
             "PYTHONPATH": str(ROOT),
         }
         number = 1 + sum(program.name.startswith(name) for program in self.programs)
-        command = ["-A", "tests.flow.shop", *arguments]
+        command = ["-A", self.module, *arguments]
         program = Program(self.launcher, f"{name}-{number}", command, env, self.folder / f"{name}-{number}.log")
         self.programs.append(program)
         return program
@@ -191,10 +193,17 @@ class Shop:
             eventually(lambda: program.says("started on"), 20, what="the relay's start")
         return program
 
-    def worker(self, *options: str, pool: str = "prefork", dies_at: str = "", wait: bool = True) -> Program:
+    def worker(
+        self,
+        *options: str,
+        pool: str = "prefork",
+        dies_at: str = "",
+        env: dict[str, str] | None = None,
+        wait: bool = True,
+    ) -> Program:
         name = f"w{len(self.programs)}@test"
         stock = ["worker", "-l", "INFO", "-n", name, "-P", pool, "-c", "2", "--without-mingle", "--without-gossip"]
-        program = self.start("worker", *stock, *options, dies_at=dies_at)
+        program = self.start("worker", *stock, *options, dies_at=dies_at, env=env)
         if wait:
             eventually(lambda: program.says("ready."), 20, what="the worker's start")
         return program
