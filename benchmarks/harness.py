@@ -31,11 +31,15 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 @dataclass
 class Place:
-    """The addresses of one measurement: a broker and a database of its own, and where tasks note that they ran."""
+    """The addresses of one measurement: a broker and a database of its own, and where tasks note that they ran.
+
+    ``late``: its worker acknowledges late.
+    """
 
     broker: str
     database: str
     notes: Path
+    late: bool = False
 
     def env(self, *, outbox: bool, confirm: bool = False) -> dict[str, str]:
         env = {key: value for key, value in os.environ.items() if not key.startswith(("OUTBOX_", "BENCH_"))}
@@ -44,6 +48,8 @@ class Place:
             env["BENCH_DATABASE"] = self.database
         if confirm:
             env["BENCH_CONFIRM"] = "1"
+        if self.late:
+            env["BENCH_LATE"] = "1"
         return env
 
     def runs(self) -> list[tuple[int, float]]:
@@ -80,7 +86,7 @@ class Bench:
         self.workshop.close()
 
     @contextlib.contextmanager
-    def place(self, broker: str) -> Iterator[Place]:
+    def place(self, broker: str, *, late: bool = False) -> Iterator[Place]:
         """A fresh vhost (or Redis database) and a fresh database with the outbox's tables."""
         self._places += 1
         name = self.postgres.create_database()
@@ -88,7 +94,7 @@ class Bench:
             url = self.redis.url(self.redis.fresh_database())
         else:
             url = self.rabbitmq.url(self.rabbitmq.create_vhost())
-        place = Place(url, self.postgres.url(name), self.workshop.folder / f"notes-{self._places}")
+        place = Place(url, self.postgres.url(name), self.workshop.folder / f"notes-{self._places}", late)
         try:
             run(place, "-m", "celery", "-A", "benchmarks.shop", "outbox", "migrate")
             yield place
@@ -158,9 +164,9 @@ def _answers(url: str) -> bool:
 
 
 @contextlib.contextmanager
-def worker(place: Place, *, outbox: bool) -> Iterator[subprocess.Popen[bytes]]:
-    """A stock prefork worker that has run a first task in each of its processes."""
-    options = ("worker", "-c", "2", "-l", "WARNING", "--without-gossip", "--without-mingle")
+def worker(place: Place, *, outbox: bool, pool: str = "prefork") -> Iterator[subprocess.Popen[bytes]]:
+    """A stock worker that has run a first task in each of its processes."""
+    options = ("worker", "-P", pool, "-c", "2", "-l", "WARNING", "--without-gossip", "--without-mingle")
     with celery(place, *options, outbox=outbox) as process:
         send(place, "apply_async", 40, outbox=False)
         eventually(lambda: process.poll() is not None or len(place.runs()) >= 40, within=60)
@@ -184,10 +190,10 @@ def drain(broker: str, expected: int) -> list[str]:
     return ids
 
 
-def cpu_seconds(pid: int) -> float:
-    """User and system time of a process and its living children."""
+def cpu_seconds(pid: int, *, alone: bool = False) -> float:
+    """User and system time of a process and (unless it is meant ``alone``) its living children."""
     total = 0.0
-    for one in (pid, *_children(pid)):
+    for one in (pid, *(() if alone else _children(pid))):
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
             fields = Path(f"/proc/{one}/stat").read_text().rpartition(")")[2].split()
             total += (int(fields[11]) + int(fields[12])) / TICKS

@@ -9,29 +9,24 @@ from __future__ import annotations
 import argparse
 import random
 import statistics
-import sys
 import time
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks import measures
+from benchmarks import measures, worker_cost
 from benchmarks.harness import Bench, machine
-from benchmarks.report import table
+from benchmarks.rounds import compare
 from tests.support.documents import write
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from benchmarks.measures import Sample
-
-    Way = Callable[[Bench], Sample]
+    from benchmarks.rounds import Comparison
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "performance.md"
 
 
-def comparisons(rows: int) -> dict[str, tuple[str, str, dict[str, Way]]]:
-    """What is compared: a title, a unit, the ways, and the first of them as the base."""
+def comparisons(rows: int) -> dict[str, Comparison]:
+    """What is compared, by name."""
     return {
         "rabbitmq": (
             "To RabbitMQ: committed row to confirmed and marked, against a loop of `send_task`",
@@ -75,24 +70,8 @@ def comparisons(rows: int) -> dict[str, tuple[str, str, dict[str, Way]]]:
                 "outbox": partial(measures.latency_outbox, count=200),
             },
         ),
+        **worker_cost.comparisons(rows),
     }
-
-
-def compare(bench: Bench, wanted: list[str], rows: int, rounds: int) -> list[str]:
-    chosen = {name: one for name, one in comparisons(rows).items() if name in wanted}
-    samples: dict[tuple[str, str], list[Sample]] = {}
-    for number in range(rounds):
-        ways = [(name, way) for name, (_, _, ways) in chosen.items() for way in ways]
-        random.shuffle(ways)
-        for name, way in ways:
-            sample = chosen[name][2][way](bench)
-            samples.setdefault((name, way), []).append(sample)
-            print(f"round {number + 1}: {name}, {way}: {sample}", file=sys.stderr, flush=True)
-    lines = []
-    for name, (title, unit, ways) in chosen.items():
-        by_way = {way: samples[name, way] for way in ways}
-        lines += ["", f"### {title}", "", *table(unit, by_way, base=next(iter(ways)))]
-    return lines
 
 
 def statements(bench: Bench) -> list[str]:
@@ -125,7 +104,8 @@ def main() -> None:
     random.seed(options.seed)
     bench = Bench()
     try:
-        lines = compare(bench, options.only, options.rows, options.rounds)
+        chosen = {name: one for name, one in comparisons(options.rows).items() if name in options.only}
+        lines = compare(bench, chosen, options.rounds)
         if "statements" in options.only:
             lines += statements(bench)
         if "claims" in options.only:

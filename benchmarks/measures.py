@@ -38,13 +38,13 @@ class Sample:
     more: dict[str, float] = field(default_factory=dict)
 
 
-def _count(ids: Iterable[Any], expected: int) -> tuple[int, int]:
+def count(ids: Iterable[Any], expected: int) -> tuple[int, int]:
     """How many are missing, and how many are there more than once."""
     counts = Counter(ids)
     return expected - len(counts), sum(count - 1 for count in counts.values())
 
 
-def _ask(place: Place, statement: str) -> Any:
+def ask(place: Place, statement: str) -> Any:
     engine = sa.create_engine(place.database)
     try:
         with engine.connect() as connection:
@@ -59,14 +59,14 @@ def _ask(place: Place, statement: str) -> Any:
 def publish_send_task(bench: Bench, broker: str, rows: int) -> Sample:
     with bench.place(broker) as place:
         seconds = send(place, "send_task", rows, outbox=False)["seconds"]
-        lost, twice = _count(drain(place.broker, rows), rows)
+        lost, twice = count(drain(place.broker, rows), rows)
     return Sample(rows / seconds, lost, twice)
 
 
 def publish_confirmed(bench: Bench, broker: str, rows: int) -> Sample:
     with bench.place(broker) as place:
         seconds = send(place, "send_task", rows, outbox=False, confirm=True)["seconds"]
-        lost, twice = _count(drain(place.broker, rows), rows)
+        lost, twice = count(drain(place.broker, rows), rows)
     return Sample(rows / seconds, lost, twice)
 
 
@@ -75,9 +75,9 @@ def publish_relay(bench: Bench, broker: str, rows: int) -> Sample:
     left = "SELECT count(*) FILTER (WHERE published_at IS NULL), extract(epoch FROM max(published_at)) FROM outbox_row"
     with bench.place(broker) as place, relay(place):
         began_at = send(place, "stage_at_once", rows)["began_at"]
-        eventually(lambda: _ask(place, left)[0] == 0, WITHIN, every=0.1)
-        seconds = float(_ask(place, left)[1]) - began_at
-        lost, twice = _count(drain(place.broker, rows), rows)
+        eventually(lambda: ask(place, left)[0] == 0, WITHIN, every=0.1)
+        seconds = float(ask(place, left)[1]) - began_at
+        lost, twice = count(drain(place.broker, rows), rows)
     return Sample(rows / seconds, lost, twice)
 
 
@@ -96,7 +96,7 @@ def whole_plain(bench: Bench, rows: int) -> Sample:
         eventually(lambda: len(place.runs()) >= rows, WITHIN, every=0.1)
         more = _worked(place, process.pid, rows, before)
         runs = place.runs()
-    lost, twice = _count((number for number, _ in runs), rows)
+    lost, twice = count((number for number, _ in runs), rows)
     return Sample(rows / (max(moment for _, moment in runs) - began_at), lost, twice, more)
 
 
@@ -108,11 +108,11 @@ def whole_outbox(bench: Bench, rows: int) -> Sample:
     with bench.place("rabbitmq") as place, relay(place), worker(place, outbox=True) as process:
         before = cpu_seconds(process.pid)
         began_at = send(place, "stage_many", rows)["began_at"]
-        eventually(lambda: len(place.runs()) >= rows and _ask(place, done)[0] == 0, WITHIN, every=0.1)
+        eventually(lambda: len(place.runs()) >= rows and ask(place, done)[0] == 0, WITHIN, every=0.1)
         more = _worked(place, process.pid, rows, before)
-        ended_at = float(_ask(place, done)[1])
+        ended_at = float(ask(place, done)[1])
         runs = place.runs()
-    lost, twice = _count((number for number, _ in runs), rows)
+    lost, twice = count((number for number, _ in runs), rows)
     return Sample(rows / (ended_at - began_at), lost, twice, more)
 
 
@@ -144,7 +144,7 @@ def _latencies(place: Place, moments: dict[str, float]) -> Sample:
     runs = place.runs()
     started = dict(reversed(runs))
     waits = sorted((started[int(number)] - moment) * 1e3 for number, moment in moments.items())
-    lost, twice = _count((number for number, _ in runs), len(moments))
+    lost, twice = count((number for number, _ in runs), len(moments))
     return Sample(statistics.median(waits), lost, twice, {"p99": waits[int(len(waits) * 0.99)]})
 
 

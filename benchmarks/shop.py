@@ -17,6 +17,8 @@ app = Celery("bench", broker=os.environ.get("BENCH_BROKER", "memory://"))
 app.conf.update(task_ignore_result=True, worker_hijack_root_logger=False, broker_connection_retry_on_startup=True)
 if os.environ.get("BENCH_CONFIRM"):
     app.conf.broker_transport_options = {"confirm_publish": True}
+if os.environ.get("BENCH_LATE"):
+    app.conf.task_acks_late = True
 if database := os.environ.get("BENCH_DATABASE"):
     app.conf.update(outbox_enabled=True, outbox_database_url=database)
     outbox = Outbox(app)
