@@ -38,14 +38,22 @@ def check(as_json: bool) -> None:
     Ends with 1 where something keeps the outbox from working; warnings do not change the exit code.
     """
     outbox = open_outbox()
-    outbox.app.loader.import_default_modules()
-    findings = list(examine(outbox))
+    findings = [*modules(outbox.app), *examine(outbox)]
     faults = sum(one.level is Level.FAULT for one in findings)
     if as_json:
         print_json({"ok": not faults, "findings": findings})
     else:
         show(findings)
     click.get_current_context().exit(1 if faults else 0)
+
+
+def modules(app: Celery) -> Iterator[Finding]:
+    """Import what a worker would; nothing is said of modules that can be."""
+    try:
+        app.loader.import_default_modules()
+    except Exception as error:  # noqa: BLE001 - a module may raise whatever it likes
+        said = f"{type(error).__name__}: {first_line(error)}"
+        yield fault("modules", f"a module of the app cannot be imported: {said}", "correct imports or include")
 
 
 def examine(outbox: Outbox) -> Iterator[Finding]:
@@ -85,7 +93,8 @@ def database(outbox: Outbox) -> Iterator[Finding]:
     try:
         version = outbox.store.check_schema()
     except OutboxError as error:
-        yield fault("tables", str(error), f"run {command('migrate')}, or install the outbox_relay that fits them")
+        text = explain(error) or str(error)
+        yield fault("tables", text, f"run {command('migrate')}, or install the outbox_relay that fits them")
     else:
         yield fine("tables", f"version {version}, prefix {outbox.settings.table_prefix}")
 

@@ -99,7 +99,10 @@ def open_outbox() -> Outbox:
         )
     app = context.obj.app
     if getattr(app, "outbox", None) is None:
-        app.loader.import_default_modules()  # Outbox(app) may stand in a module with tasks
+        try:
+            app.loader.import_default_modules()  # Outbox(app) may stand in a module with tasks
+        except ImportError as error:
+            raise Refused(f"a module of the app cannot be imported: {first_line(error)}") from error
     return outbox_of(app)
 
 

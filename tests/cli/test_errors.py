@@ -116,6 +116,23 @@ def test_an_app_without_an_outbox_is_given_one(light_shop: Shop) -> None:
     assert light_shop.outbox("status", app="plain").code == 0
 
 
+def test_a_module_that_cannot_be_imported_is_told(light_shop: Shop) -> None:
+    light_shop.configure(imports=["nosuchmodule"])
+    light_shop.ok("migrate")
+    result = light_shop.outbox("check")
+    assert result.code == 1
+    assert "No module named 'nosuchmodule'" in result.out
+
+
+def test_a_module_that_cannot_be_imported_is_told_where_it_may_hold_the_outbox(light_shop: Shop) -> None:
+    (light_shop.folder / "plain.py").write_text(
+        "from celery import Celery\napp = Celery('plain')\napp.conf.imports = ['nosuchmodule']\n"
+    )
+    result = light_shop.outbox("status", app="plain")
+    assert result.code == 1
+    assert "No module named 'nosuchmodule'" in result.err
+
+
 def test_a_broken_app_is_told_by_celery(light_shop: Shop) -> None:
     result = light_shop.outbox("status", app="nosuchmodule")
     assert result.code == 2
