@@ -32,7 +32,7 @@ def test_500_rows_take_at_most_six_statements_from_staged_to_done(postgres_url: 
     app.conf.update(outbox_enabled=True, outbox_database_url=postgres_url)
     outbox = Outbox(app)
 
-    @app.task(name="shop.charge")
+    @app.task(name="shop.charge", shared=False)
     def charge(number: int) -> None:
         """Never run here."""
 
