@@ -74,6 +74,9 @@ class Inbox:
         self._consumer: Consumer | None = None
         self._waiting: list[Message] = []
         self._heartbeat_at = 0.0
+        # A wait on AMQP begins anew with every heartbeat of the server, which come twice in the time agreed upon: one
+        # that were as long would never end, and send none of our own.
+        self._patience = (connection.heartbeat or LONGEST_HEARTBEAT) / 4
         self.lost = (*connection.connection_errors, *connection.channel_errors, KombuError, OSError)
 
     @property
@@ -119,10 +122,11 @@ class Inbox:
                 break
             count = len(self._waiting)
             try:
-                self._connection.drain_events(timeout=left)
+                self._connection.drain_events(timeout=min(left, self._patience))
             except TimeoutError:
-                if len(self._waiting) == count:
+                if len(self._waiting) == count and ends is not None:
                     break
+            self._beat()
         messages, self._waiting[:] = list(self._waiting), []
         return messages
 
@@ -182,4 +186,4 @@ class Inbox:
         now = time.monotonic()
         if now >= self._heartbeat_at and self._connection.connected:
             self._connection.heartbeat_check()
-            self._heartbeat_at = now + (self._connection.heartbeat or LONGEST_HEARTBEAT) / 4
+            self._heartbeat_at = now + self._patience
