@@ -43,7 +43,7 @@ def test_sweep_and_settle_may_be_processes_of_their_own(open_shop: OpenShop) -> 
     shop.all_done(20, within=30)
     assert "settled" not in sweep.log.read_text()
     assert "claimed" not in settle.log.read_text()
-    assert {one.loops for one in shop.outbox.store.relays()} == {"sweep", "settle"}
+    eventually(lambda: {one.loops for one in shop.outbox.store.relays()} == {"sweep", "settle"}, 10)
 
 
 def test_a_row_of_a_dead_worker_is_rearmed_once_although_several_relays_and_beats_ask(open_shop: OpenShop) -> None:
