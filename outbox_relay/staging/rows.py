@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 JSON = "application/json"
 NO_LINKS = b', {"callbacks": null, "errbacks": null, "chain": null, "chord": null}]'  # how such a JSON body ends
 TYPED = b'"__type__"'  # what kombu's JSON reads back as a value of another type
+MAX_PRIORITY = 255
 DELAYED = "celery_delayed_27"  # Celery's exchange for delays on quorum queues
 DELAYED_BITS = 28  # a routing key there starts with the delay in binary, a digit and a dot each
 
@@ -39,6 +40,7 @@ def new_row(sent: Sent, options: Options, settings: Settings, app: Celery, *, or
     """
     task_queue, exchange, routing_key = _route(sent, options, settings, app)
     _check_texts(sent, exchange, routing_key)
+    _check_numbers(sent)
     _check_body(sent, settings.max_body_bytes)
     sent.headers.pop(HEADER, None)  # of another row, where a task hands its own headers on
     sent.properties.pop("expiration", None)  # relative: it would start anew when the row is published
@@ -151,6 +153,18 @@ def _check_texts(sent: Sent, exchange: str, routing_key: str) -> None:
             raise StagingError(f"{sent.task}: {name} {value!r} is refused: {fault}")
         if len(value) > MAX_QUEUE_BYTES // 4 and len(value.encode()) > MAX_QUEUE_BYTES:
             raise StagingError(f"{sent.task}: {name} {value[:40]!r}... takes more than {MAX_QUEUE_BYTES} bytes")
+
+
+def _check_numbers(sent: Sent) -> None:
+    """AMQP has a byte for a priority; and a worker ends when it meets a time limit that is no number."""
+    priority = sent.properties.get("priority")
+    if priority is not None and (not isinstance(priority, int) or not 0 <= priority <= MAX_PRIORITY):
+        raise StagingError(
+            f"{sent.task}: priority {priority!r} is refused: write a whole number from 0 to {MAX_PRIORITY}"
+        )
+    for limit in _field(sent, "timelimit") or ():
+        if limit is not None and not isinstance(limit, (int, float)):
+            raise StagingError(f"{sent.task}: time limit {limit!r} is refused: write a number of seconds")
 
 
 def _check_body(sent: Sent, most: int) -> None:

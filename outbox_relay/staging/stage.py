@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from celery.canvas import Signature, chord, chunks, group
+from kombu.exceptions import KombuError
 
-from outbox_relay.errors import StagingError
+from outbox_relay.errors import OutboxError, StagingError
 from outbox_relay.publish.capture import Sending, Sent, diverted
 from outbox_relay.staging.rows import new_row
 from outbox_relay.staging.templates import Templates
@@ -46,7 +47,9 @@ class Stager:
                 f"a {several} is more than one message: stage its tasks with stage_many, or send it inside "
                 "`with outbox.capture(...)`"
             )
-        return self.insert(target, self._rows(one, options, options.ordinal), bind)[0]
+        if not (rows := self._rows(one, options, options.ordinal)):
+            raise StagingError(f"{one!r} sends no message: there is nothing to stage")
+        return self.insert(target, rows, bind)[0]
 
     def stage_many(self, given: Any, signatures: Iterable[Any], options: Options, bind: Any = None) -> list[Staged]:
         """Stage many signatures with few statements. See :meth:`outbox_relay.Outbox.stage_many`."""
@@ -107,12 +110,22 @@ class Stager:
         return rows
 
     def _build(self, signature: Signature, options: Options) -> list[Sent]:
-        """Let Celery build the messages, and keep them."""
+        """Let Celery build the messages, and keep them.
+
+        Raises:
+            StagingError: Celery finds that it cannot.
+        """
         refuse_eager(self.app)
         collector = Collector(self.app)
         routed = {} if options.task_queue is None else {"queue": options.task_queue}
-        with diverted(collector):
-            signature.apply_async(**routed)
+        try:
+            with diverted(collector):
+                signature.apply_async(**routed)
+        except OutboxError:
+            raise
+        except (ArithmeticError, LookupError, ValueError, KombuError) as error:  # a compression that there is not, say
+            said = f"{type(error).__name__}: {error}"
+            raise StagingError(f"{signature['task']}: Celery cannot make its message: {said}") from error
         return collector.sents
 
 

@@ -136,6 +136,11 @@ def test_arguments_that_do_not_fit_raise_celerys_own_error(lite_shop: Shop) -> N
         ({"routing_key": "k" * 256, "exchange": "e"}, "255"),
         ({"exchange": "e" * 256, "routing_key": "k"}, "255"),
         ({"reply_to": "r" * 256}, "255"),
+        ({"priority": "high"}, "from 0 to 255"),
+        ({"priority": 256}, "from 0 to 255"),
+        ({"priority": -1}, "from 0 to 255"),
+        ({"time_limit": "soon"}, "number of seconds"),
+        ({"soft_time_limit": "soon"}, "number of seconds"),
     ],
     ids=repr,
 )
@@ -143,6 +148,32 @@ def test_a_message_that_would_not_arrive_as_it_is_is_refused(
     lite_shop: Shop, options: dict[str, Any], hint: str
 ) -> None:
     assert hint in refused(lite_shop, lite_shop.charge.s(1).set(**options))
+
+
+@pytest.mark.parametrize(
+    ("options", "hint"),
+    [
+        ({"compression": "nosuch"}, "nosuch"),
+        ({"serializer": "nosuch"}, "nosuch"),
+        ({"countdown": float("nan")}, "NaN"),
+        ({"countdown": 1e15}, "Overflow"),
+        ({"expires": "tomorrow"}, "tomo"),
+    ],
+    ids=repr,
+)
+def test_what_celery_cannot_make_a_message_of_is_refused(lite_shop: Shop, options: dict[str, Any], hint: str) -> None:
+    signature = lite_shop.charge.s(1).set(**options)
+    with lite_shop.maker() as session, session.begin():
+        for way in (lite_shop.outbox.stage, lambda *given: lite_shop.outbox.stage_many(given[0], [given[1]])):
+            with pytest.raises(StagingError) as caught:
+                way(session, signature)
+            assert hint in str(caught.value)
+    assert lite_shop.rows() == []
+
+
+def test_an_empty_chain_is_refused(lite_shop: Shop) -> None:
+    with lite_shop.maker() as session, session.begin(), pytest.raises(StagingError):
+        lite_shop.outbox.stage(session, chain())
 
 
 def test_a_body_over_the_limit_is_refused(sqlite_url: str) -> None:
