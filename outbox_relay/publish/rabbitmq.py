@@ -69,6 +69,7 @@ class RabbitPublisher(Publisher):
             in_doubt = any(item.sent for item in waiting)
             try:
                 self._link.open(left if in_doubt else min(left, PATIENCE))
+                self._hear_while_blocked()
                 self._publish_all(waiting, deadline, singly=losses > 1)
                 break
             except (LinkLostError, ChannelLostError) as error:
@@ -81,6 +82,13 @@ class RabbitPublisher(Publisher):
                 time.sleep(min(0.02 * 2**losses, 1.0, max(deadline - time.monotonic(), 0)))
         self._remember(items)
         return [item.receipt() for item in items]
+
+    def _hear_while_blocked(self) -> None:
+        """Only what the broker says ends a block, and whoever calls again and again may have no time for a pulse."""
+        if self._link.blocked:
+            while self._link.read(0):
+                pass
+            self._link.beat()
 
     def _take(self, message: Outgoing) -> Item:
         """Begin with a message, or go on with it where it is in doubt since an earlier call."""

@@ -150,18 +150,13 @@ class RedisPublisher(Publisher):
         try:
             channel = self._link.channel
             with channel.conn_or_acquire() as client:
-                if self._blocked:
-                    client.lpushx(
-                        channel.global_keyprefix + PROBE, ""
-                    )  # refused as a real message would be, and without effect where it is not
-                else:
-                    client.ping()
+                # refused as a real message would be, and without effect where it is not
+                client.lpushx(channel.global_keyprefix + PROBE, "")
             self._note_blocked(None)
         except self._link.lost as error:
             self._link.lose(error)
         except exceptions.ResponseError as error:
-            if not is_blocking(error):
-                self._note_blocked(None)
+            self._note_blocked(error if is_blocking(error) else None)
 
     def _note_blocked(self, error: Exception | None) -> None:
         if error is not None and not self._blocked:

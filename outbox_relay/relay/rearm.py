@@ -98,6 +98,8 @@ class Rearm:
         self._due_at = self._clock()
 
     def _step(self) -> float:
+        if self._publisher.blocked:
+            self._reading.breaks()  # the broker takes no beacons either: there is nothing to be read
         if self._round is None:
             if (left := self._due_at - self._clock()) > 0:
                 return left
@@ -133,6 +135,7 @@ class Rearm:
         message = report(0, self._parts.queues.settlements, marker.encode(), expiration=10 * self._leases.heartbeat)
         (receipt,) = self._publisher.publish([message], timeout=2.0)
         if receipt.outcome is not Outcome.CONFIRMED:
+            self._reading.breaks()
             self._wait(f"the marker could not be sent: {receipt.detail}")
             return None
         self._hurry()

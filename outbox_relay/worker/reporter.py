@@ -136,6 +136,7 @@ class Reporter:
         self._next_pulse = 0.0
         self._down = False
         self._pause = FIRST_PAUSE
+        self._longest_pause = min(LONGEST_PAUSE, self._heartbeat)  # relays wait so long for beacons after an outage
         self._thread: threading.Thread | None = None
 
     def start(self, outboxes: tuple[str, ...] = ()) -> None:
@@ -146,7 +147,7 @@ class Reporter:
 
     def report(self, settlement: Settlement) -> None:
         """Hand over a settlement. Does not wait, whatever the broker does."""
-        if self._waiting.put(settlement) and len(self._waiting.items) == 1:
+        if self._waiting.put(settlement) and not self._wake.is_set():
             self._wake.set()
 
     def beacon_soon(self) -> None:
@@ -180,14 +181,15 @@ class Reporter:
         if not self._unsent:
             if not self._waiting.items and not self._stopping.is_set():
                 self._wake.wait(TICK)
-            self._wake.clear()
             if 0 < len(self._waiting.items) < BATCH:
                 self._stopping.wait(WINDOW)
+            self._wake.clear()  # before the taking: what is put in after it wakes again
             self._unsent = parcels_of(self._waiting.take())
         if self._unsent:
             self._send(publisher)
-        if not self._down and not self._stopping.is_set():
-            self._send_beacons(publisher)
+        if not self._stopping.is_set():
+            if not self._down:
+                self._send_beacons(publisher)
             self._keep_alive(publisher)
 
     def _keep_alive(self, publisher: Publisher) -> None:
@@ -236,7 +238,7 @@ class Reporter:
         if dropped := self._waiting.take_dropped():
             self._events.emit("worker.dropped", settlements=dropped, reason="too many wait for the broker")
         time.sleep(self._pause)
-        self._pause = min(self._pause * 2, LONGEST_PAUSE)
+        self._pause = min(self._pause * 2, self._longest_pause)
 
     def _back(self) -> None:
         self._pause = FIRST_PAUSE
@@ -266,7 +268,9 @@ class Reporter:
             report(key, beacons_for(queue), encode_beacon(beacon), persistent=False, expiration=self._beacon_life)
             for key, (queue, beacon) in enumerate(beacons)
         ]
-        publisher.publish(messages, timeout=PUBLISH_TIMEOUT)  # one that is lost is followed by the next
+        receipts = publisher.publish(messages, timeout=PUBLISH_TIMEOUT)
+        if any(receipt.outcome is not Outcome.CONFIRMED for receipt in receipts):
+            self._next_beacon = min(self._next_beacon, now + PULSE)  # soon after the broker is back, not in a heartbeat
 
     def _partial(self, queue: str, held: tuple[Held, ...]) -> Any:
         assert self.describe is not None

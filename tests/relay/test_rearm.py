@@ -13,12 +13,14 @@ from outbox_relay.publish.peek import Depths
 from outbox_relay.relay.reading import Reading
 from outbox_relay.relay.rearm import Rearm
 from outbox_relay.relay.watch import Watch
+from tests.support.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from outbox_relay.core.row import Staged
-    from tests.relay.conftest import Bench
+    from tests.relay.conftest import Bench, OpenBench
+    from tests.support.servers import RabbitMQ
 
 
 @dataclass
@@ -68,7 +70,14 @@ class Case:
 
 
 @pytest.fixture
-def case(bench: Bench) -> Iterator[Case]:
+def broker(request: pytest.FixtureRequest) -> str:
+    """The broker's URL; the lightest one, where a test does not ask for another."""
+    return str(request.getfixturevalue(f"{getattr(request, 'param', 'embedded')}_url"))
+
+
+@pytest.fixture
+def case(open_bench: OpenBench, sqlite_url: str, broker: str) -> Iterator[Case]:
+    bench = open_bench(sqlite_url, broker)
     holder: list[Case] = []
 
     def clock() -> float:
@@ -178,6 +187,35 @@ def test_a_gap_after_the_marker_was_sent_stops_the_round(case: Case) -> None:
     case.signs()
     case.reading.breaks()
     case.rearm.tick()
+    assert not case.is_rearmed(staged)
+
+
+@pytest.mark.owns_server
+@pytest.mark.parametrize("broker", ["rabbitmq"], indirect=True)
+def test_nothing_is_rearmed_for_a_while_after_a_broker_has_taken_no_messages(case: Case, rabbitmq: RabbitMQ) -> None:
+    """It took no beacons either: those who could not speak must have had time to."""
+    publisher = case.bench.publisher
+    staged = case.stale_row()
+    case.signs()
+    case.listens()
+    rabbitmq.ctl("set_vm_memory_high_watermark", "0.0001")
+    try:
+        case.tick()  # the first message after the alarm: the broker says that it blocks
+        case.rearm._round = None
+        eventually(lambda: (publisher.pulse(), publisher.blocked)[1], 15)
+        case.tick()
+        assert case.rearm._round is None
+    finally:
+        rabbitmq.ctl("set_vm_memory_high_watermark", "0.4")
+    eventually(lambda: (publisher.pulse(), not publisher.blocked)[1], 15)
+    case.listens(20)
+    case.rearm.ask()
+    case.tick()
+    assert case.rearm._round is None
+    case.listens(20)
+    case.rearm.ask()
+    case.tick()
+    assert case.rearm._round is not None
     assert not case.is_rearmed(staged)
 
 
