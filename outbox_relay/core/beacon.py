@@ -9,7 +9,9 @@ from enum import Enum
 from typing import Any
 from uuid import UUID
 
-from outbox_relay.core.settlement import VERSION, WireError, load_document
+from outbox_relay.core.settlement import MAX_DELAY, VERSION, WireError, load_document, storable
+
+MAX_ID = 2**63 - 1
 
 
 class HeldState(str, Enum):
@@ -76,7 +78,7 @@ def encode_beacon(beacon: Beacon) -> bytes:
 
 
 def decode_beacon(body: bytes) -> Beacon:
-    """Read what :func:`encode_beacon` wrote.
+    """Read what :func:`encode_beacon` wrote; what comes back goes into every database.
 
     Raises:
         WireError: the bytes are something else, or from a version that this one does not know.
@@ -104,7 +106,7 @@ def decode_beacon(body: bytes) -> Beacon:
 def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise TypeError(f"{value!r} is not a string")
-    return value
+    return storable(value)
 
 
 def _texts(values: Any) -> tuple[str, ...]:
@@ -116,10 +118,12 @@ def _texts(values: Any) -> tuple[str, ...]:
 def _age(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
         raise TypeError(f"{value!r} is not an age")
-    return max(float(value), 0.0)
+    return min(max(float(value), 0.0), MAX_DELAY.total_seconds())
 
 
 def _held(row_id: Any, token: Any, code: Any, age: Any) -> Held:
     if isinstance(row_id, bool) or not isinstance(row_id, int):
         raise TypeError(f"{row_id!r} is not a row id")
+    if not -MAX_ID <= row_id <= MAX_ID:
+        raise ValueError(f"{row_id} is too large for a row id")
     return Held(row_id, UUID(hex=token), _STATES[code], _age(age))

@@ -10,6 +10,7 @@ import sqlalchemy as sa
 
 from outbox_relay.core.planning import Watermark, share
 from outbox_relay.core.row import Batch, ClaimedRow, Message
+from outbox_relay.core.settlement import storable
 from outbox_relay.store.sql import POSTGRESQL, clock, values
 from outbox_relay.store.statements import claiming, publishing
 
@@ -139,7 +140,7 @@ class Claims:
         return self._settle(claims, publishing.release)
 
     def postpone(self, claims: Sequence[Claim], delay: timedelta, reason: str) -> int:
-        return self._settle(claims, publishing.postpone, delay=delay.total_seconds(), reason=reason)
+        return self._settle(claims, publishing.postpone, delay=delay.total_seconds(), reason=storable(reason))
 
     def expire(self, claims: Sequence[Claim]) -> int:
         return self._settle(claims, publishing.expire, reason=EXPIRED)
@@ -147,7 +148,7 @@ class Claims:
     def fail_unsendable(self, failures: Sequence[tuple[Claim, str]]) -> int:
         if not failures:
             return 0
-        parameters = self._claims([claim for claim, _ in failures], reason=[reason for _, reason in failures])
+        parameters = self._claims([claim for claim, _ in failures], reason=[storable(reason) for _, reason in failures])
         with self._db.begin() as connection:
             return self._write(connection, publishing.fail_unsendable, parameters)
 

@@ -149,3 +149,15 @@ def test_a_row_that_was_rearmed_while_the_broker_took_it_is_claimed_again_by_its
     assert bench.publish([row]) == 1
     assert bench.see(row.id).status is Status.CLAIMED
     assert bench.claim() == []
+
+
+@pytest.mark.parametrize("how", ["postpone", "unsendable"])
+def test_a_reason_that_no_database_takes_is_kept_as_one_that_it_does(bench: Bench, how: str) -> None:
+    bench.stage(1)
+    (row,) = bench.claim()
+    reason = "odd: \0 \ud800"
+    if how == "postpone":
+        bench.store.postpone([row.claim], HOUR, reason)
+    else:
+        bench.store.fail_unsendable([(row.claim, reason)])
+    assert bench.see(row.id).error == "odd: \\x00 \\ud800"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from uuid import UUID
 
 import pytest
@@ -14,15 +15,16 @@ from outbox_relay.core.settlement import Reporter as WorkerName
 from outbox_relay.core.settlement import WireError, encode_settlements
 
 ages = st.integers(0, 10**9).map(lambda milliseconds: milliseconds / 1000)
-names = st.lists(st.text(max_size=20), max_size=4).map(tuple)
+texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=30)
+names = st.lists(texts, max_size=4).map(tuple)
 helds = st.builds(Held, st.integers(-(2**63), 2**63 - 1), st.uuids(), st.sampled_from(HeldState), ages)
 beacons = st.builds(
     Beacon,
     instance=st.uuids(),
-    hostname=st.text(max_size=30),
-    pool=st.text(max_size=10),
+    hostname=texts,
+    pool=texts,
     queues=names,
-    node=st.none() | st.text(max_size=20),
+    node=st.none() | texts,
     namespaces=st.none() | names,
     serves=names,
     held=st.lists(helds, max_size=5).map(tuple),
@@ -78,3 +80,17 @@ def test_another_version_is_refused() -> None:
     document["v"] = 2
     with pytest.raises(WireError, match="version"):
         decode_beacon(json.dumps(document).encode())
+
+
+@pytest.mark.parametrize("name", ["a\0b", "caf\udce9"])
+def test_a_name_that_no_database_takes_is_made_one_that_it_does(name: str) -> None:
+    beacon = decode_beacon(encode_beacon(replace(GOOD, hostname=name)))
+    assert beacon.hostname.isprintable()
+    beacon.hostname.encode()
+
+
+@pytest.mark.parametrize("row_id", [2**63, -(2**70)])
+def test_a_row_id_that_no_column_holds_is_an_error(row_id: int) -> None:
+    held = (Held(row_id, UUID(int=2), HeldState.RESERVED, 0.0),)
+    with pytest.raises(WireError, match="row id"):
+        decode_beacon(encode_beacon(replace(GOOD, held=held)))
