@@ -16,6 +16,8 @@ from outbox_relay.store.sql import POSTGRESQL, SQLITE
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from sqlalchemy.engine import ExceptionContext
+
     from outbox_relay.store.schema import Tables
 
 LOCK_TIMEOUT_MS = 5_000
@@ -92,6 +94,7 @@ def _sqlite_begun(connection: sa.Connection) -> None:
 def _configure_postgresql(engine: sa.Engine) -> None:
     event.listen(engine, "connect", _postgresql_connected)
     event.listen(engine, "begin", _postgresql_begun)
+    event.listen(engine, "handle_error", _postgresql_failed)
 
 
 _TIMEOUTS = {"lock_timeout": LOCK_TIMEOUT_MS, "idle_in_transaction_session_timeout": IDLE_TIMEOUT_MS}
@@ -121,6 +124,15 @@ def _postgresql_begun(connection: sa.Connection) -> None:
     if connection.info.get("outbox_pooled"):
         for name, milliseconds in _TIMEOUTS.items():
             connection.exec_driver_sql(f"SET LOCAL {name} = {milliseconds}")
+
+
+READ_ONLY = "25006"
+
+
+def _postgresql_failed(context: ExceptionContext) -> None:
+    """A server that takes no writes is no good any more, though it answers: after a failover it is the old primary."""
+    if getattr(context.original_exception, "sqlstate", None) == READ_ONLY:
+        context.is_disconnect = True
 
 
 class Database:

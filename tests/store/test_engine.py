@@ -72,6 +72,24 @@ def test_a_mistake_in_a_statement_is_no_outage(bench: Bench) -> None:
         connection.execute(sa.text("SELECT nonsense()"))
 
 
+def test_a_server_that_takes_no_writes_is_away_and_its_connections_are_dropped(
+    postgres: Postgres, postgres_bench: Bench
+) -> None:
+    """After a failover it may be the old primary, which answers for as long as it is asked."""
+    bench = postgres_bench
+    bench.stage(1)
+    database = bench.engine.url.database
+    assert database is not None
+    postgres.execute(f'ALTER DATABASE "{database}" SET default_transaction_read_only = on')
+    postgres.terminate_sessions(database)
+    with pytest.raises(StoreAway):
+        bench.store.now()  # it finds out that its session has ended
+    with pytest.raises(StoreAway, match="read-only"):
+        bench.claim()
+    postgres.execute(f'ALTER DATABASE "{database}" RESET default_transaction_read_only')
+    assert len(bench.claim()) == 1  # over a new connection: the old one would still be read-only
+
+
 def test_sessions_that_are_ended_cost_one_call(postgres: Postgres, postgres_bench: Bench) -> None:
     bench = postgres_bench
     bench.stage(3)
