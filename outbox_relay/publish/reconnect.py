@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from kombu.exceptions import KombuError
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
+from outbox_relay.errors import PublishError
+
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from celery import Celery
     from kombu import Connection
 
     from outbox_relay.events import Events
@@ -86,3 +93,23 @@ def connect(connection: Connection) -> None:
     """Connect at once or raise: each host once (kombu itself would wait in between)."""
     hosts = max(len(connection.alt), 1)
     connection.ensure_connection(max_retries=hosts, interval_start=0, interval_step=0, interval_max=0)
+
+
+@contextmanager
+def errand(app: Celery) -> Iterator[Connection]:
+    """A connection for one errand, such as a word to the workers: made at once or not at all.
+
+    (One out of the app's pool would be waited for as long as the broker is away.)
+
+    Raises:
+        PublishError: the broker is away, or went away meanwhile.
+    """
+    connection = app.connection_for_write()
+    connection.connect_timeout = min(connection.connect_timeout or CONNECT_TIMEOUT, CONNECT_TIMEOUT)
+    try:
+        connect(connection)
+        yield connection
+    except (*connection.connection_errors, *connection.channel_errors, KombuError, OSError) as error:
+        raise PublishError(str(error) or repr(error)) from error
+    finally:
+        connection.collect()

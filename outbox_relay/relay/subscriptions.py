@@ -5,9 +5,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from kombu.exceptions import KombuError
-
-from outbox_relay.errors import StoreAway
+from outbox_relay.errors import PublishError, StoreAway
+from outbox_relay.publish.reconnect import errand
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,7 +52,7 @@ class Subscriptions:
                 self._ask(self._parts.store.namespaces())
             except StoreAway:
                 pass  # the loops that cannot do without it say so
-            except (*self._parts.app.connection_for_write().connection_errors, KombuError, OSError):
+            except PublishError:
                 self._asked.clear()  # the broker is away; another beacon brings us back here
         return left
 
@@ -63,12 +62,16 @@ class Subscriptions:
         for hostname, (seen, beacon) in list(self._beacons.items()):
             if now - seen > silent:
                 del self._beacons[hostname]
+                self._asked = {key: at for key, at in self._asked.items() if key[0] != hostname}
                 continue
             wanted = namespaces if beacon.namespaces is None else [n for n in namespaces if n in beacon.namespaces]
             lacking = [name for name in wanted if name not in beacon.serves and self._may_ask(hostname, name, now)]
             if lacking:
                 arguments = {"namespaces": lacking}
-                self._parts.app.control.broadcast(COMMAND, arguments=arguments, destination=[hostname], reply=False)
+                with errand(self._parts.app) as connection:
+                    self._parts.app.control.broadcast(
+                        COMMAND, arguments=arguments, destination=[hostname], reply=False, connection=connection
+                    )
 
     def _may_ask(self, hostname: str, namespace: str, now: float) -> bool:
         """Not twice before the worker has had time to say that it follows."""

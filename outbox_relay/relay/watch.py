@@ -7,7 +7,9 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from outbox_relay.core.leases import Sight
+from outbox_relay.errors import PublishError
 from outbox_relay.publish.peek import PeekError
+from outbox_relay.publish.reconnect import errand
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
@@ -105,7 +107,11 @@ class Watch:
         return None if head is None else self._published_at(head)
 
     def _ask_workers(self) -> set[str]:
-        answers = self._app.control.inspect(timeout=ASK_FOR).active_queues() or {}
+        try:
+            with errand(self._app) as connection:
+                answers = self._app.control.inspect(timeout=ASK_FOR, connection=connection).active_queues() or {}
+        except PublishError:
+            return set()  # nobody is known to consume anything
         return {queue["name"] for queues in answers.values() for queue in queues}
 
 
