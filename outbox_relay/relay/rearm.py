@@ -89,6 +89,7 @@ class Rearm:
             delay = self._step()
         except StoreAway as error:
             self._round = None
+            self._due_at = self._clock()  # the next step asks the database again: a step without it proves nothing
             return self._outage.goes_on(error)
         self._outage.is_over()
         return delay

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import UUID, uuid4
 
 import pytest
 import sqlalchemy as sa
 
+from outbox_relay.errors import StoreAway
 from outbox_relay.publish.peek import Depths
 from outbox_relay.relay.reading import Reading
 from outbox_relay.relay.rearm import Rearm
@@ -217,6 +218,21 @@ def test_nothing_is_rearmed_for_a_while_after_a_broker_has_taken_no_messages(cas
     case.tick()
     assert case.rearm._round is not None
     assert not case.is_rearmed(staged)
+
+
+def test_a_database_that_is_away_is_not_told_to_be_back_before_it_answers(
+    case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(*_: Any) -> None:
+        raise StoreAway("connection refused")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(case.bench.outbox.store), "workers", away)
+        for _ in range(5):
+            case.tick()
+        assert (len(case.bench.said("store.lost")), case.bench.said("store.back")) == (1, [])
+    case.tick()
+    assert len(case.bench.said("store.back")) == 1
 
 
 def test_an_idle_relay_sends_no_marker(case: Case) -> None:
