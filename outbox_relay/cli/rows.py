@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from outbox_relay.store.outbox import Store
 
 PREVIEW = 10
+LOOK = 10_000  # so many rows of a workflow, in each state, are looked at before asking
 BRIEF = 100
 COLUMNS: Mapping[str, Callable[[RowDetail], Any]] = {
     "id": lambda row: row.id,
@@ -65,16 +66,17 @@ def show(key: str, as_json: bool) -> None:
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @verb
 def cancel(keys: tuple[str, ...], workflow: str | None, terminate: bool, yes: bool) -> None:
-    """Cancel rows that are pending or claimed; where one is with a worker already, its task is revoked too.
+    """Cancel rows that are pending or claimed; where one is published already, its task is revoked too.
 
-    A task that runs all the same is not ended by this (unless --terminate is given): its row then says that it ran.
+    Only prefork workers can revoke: of those, the one that holds the row, else those that serve its queue, are told. A
+    task that runs already is not ended by this, unless --terminate is given. What runs all the same, the row says.
     """
     if bool(keys) == bool(workflow):
         raise click.UsageError("name rows by KEY, or all rows of a workflow with --workflow")
     outbox = open_outbox()
     store = open_store(outbox)
     if workflow is not None:
-        rows = [row for row in store.ls(workflow_id=workflow, limit=10_000) if row.status in OPEN]
+        rows = [row for status in OPEN for row in store.ls(workflow_id=workflow, status=status.value, limit=LOOK)]
         wanted = RowFilter(workflow_id=workflow)
         what = f"the workflow {workflow}"
     else:
@@ -85,11 +87,14 @@ def cancel(keys: tuple[str, ...], workflow: str | None, terminate: bool, yes: bo
     if not rows:
         raise Refused(f"nothing to cancel: no row of {what} is pending or claimed")
     preview(rows)
-    if not confirmed(f"cancel {count(len(rows), 'row')}", yes=yes):
+    number = f"{LOOK:,} rows or more" if len(rows) >= LOOK else count(len(rows), "row")
+    if not confirmed(f"cancel {number}", yes=yes):
         raise Refused("nothing was cancelled")
-    cancelled = store.cancel(wanted)
-    say(f"cancelled {count(len(cancelled), 'row')}")
-    revoke(outbox, [row for row in cancelled if row.published], terminate=terminate)
+    total = 0
+    while cancelled := store.cancel(wanted):
+        total += len(cancelled)
+        revoke(outbox, cancelled, terminate=terminate)
+    say(f"cancelled {count(total, 'row')}")
 
 
 OPEN = (Status.PENDING, Status.CLAIMED)

@@ -180,13 +180,15 @@ class RowFilter:
 class Cancelled:
     """A row that was cancelled. Where ``published`` is true its task may run all the same, until it is revoked.
 
-    ``worker`` is the instance that had reported to hold it, if one had.
+    ``worker`` is the instance that had reported to hold it, if one had; ``queue`` is where its message went, if a relay
+    has marked it.
     """
 
     id: int
     task_id: str
     published: bool
     worker: str | None
+    queue: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 HEADER = "x-outbox"
 VERSION = 1
 MAX_ERROR_BYTES = 8_000
+RAN = "it ran all the same"
 MAX_DELAY = timedelta(days=366 * 10)
 
 
@@ -181,7 +182,7 @@ class Verdict:
 
     A row that goes to pending is due ``delay`` after the settlement is applied, by the database's clock. ``event`` is
     ``RETURNED`` where the claim goes on; every other event ends it and clears the token. ``event`` None changes no
-    state: it records, on a cancelled row, that the task ran all the same.
+    state: it records, on a cancelled row, what became of the task all the same.
     """
 
     row_id: int
@@ -210,8 +211,10 @@ def decide(settlement: Settlement, row: RowState | None, policy: Policy, draw: f
         return Stale(delivery.row_id, "no such row")
     if row.task_id != settlement.task_id:
         return Stale(row.id, "the task id is another")
-    if settlement.kind is Kind.DONE:
+    if settlement.kind is Kind.DONE and row.status is not Status.CANCELLED:
         return _decide_done(settlement, row)
+    if row.status is Status.CANCELLED:
+        return _decide_cancelled(settlement, row)
     if row.token is None or row.token != delivery.token:
         return Stale(row.id, "the claim is over")
     status = effective(row.status, holds_token=True)
@@ -254,18 +257,47 @@ def decide(settlement: Settlement, row: RowState | None, policy: Policy, draw: f
 
 
 def _decide_done(settlement: Settlement, row: RowState) -> Verdict | Stale:
-    """Work that has been done is done, whatever was thought of it meanwhile; only cancelled stays cancelled."""
+    """Work that has been done is done, whatever was thought of it meanwhile."""
     if row.status is Status.DONE:
         return Stale(row.id, "the row is done")
-    cancelled = row.status is Status.CANCELLED
     return Verdict(
         row_id=row.id,
-        event=None if cancelled else Event.DONE,
-        status=row.status if cancelled else next_status(row.status, Event.DONE),
+        event=Event.DONE,
+        status=next_status(row.status, Event.DONE),
         attempt=row.attempt,
         failures=row.failures,
         retries=row.retries,
-        error="it ran all the same" if cancelled else settlement.error,
+        error=settlement.error,
+    )
+
+
+def _decide_cancelled(settlement: Settlement, row: RowState) -> Verdict | Stale:
+    """Cancelled stays cancelled; what its worker says of its last attempt is written down.
+
+    The cancel has cleared the token, so the attempt alone tells an old report; work that is done is told of anyway.
+    """
+    if settlement.kind is not Kind.DONE and settlement.delivery.attempt != row.attempt:
+        return Stale(row.id, "the claim is over")
+    first_line = (settlement.error or "").partition("\n")[0]
+    match settlement.kind:
+        case Kind.DONE:
+            note = RAN
+        case Kind.FAILED | Kind.AGAIN | Kind.LOST:
+            note = f"{RAN} and failed: {first_line}"
+        case Kind.RETRY:
+            note = f"{RAN} and asked for a retry"
+        case Kind.CANCELLED:
+            note = f"its worker says: {first_line}"
+        case _:
+            return Stale(row.id, f"the row is {row.status.value}")
+    return Verdict(
+        row_id=row.id,
+        event=None,
+        status=row.status,
+        attempt=row.attempt,
+        failures=row.failures,
+        retries=row.retries,
+        error=note,
     )
 
 

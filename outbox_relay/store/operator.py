@@ -59,11 +59,11 @@ class Operator:
 
     # -- do ----------------------------------------------------------------------------------------------------------
 
-    def cancel(self, wanted: RowFilter, reason: str = CANCELLED) -> list[Cancelled]:
+    def cancel(self, wanted: RowFilter, reason: str = CANCELLED, limit: int = BATCH) -> list[Cancelled]:
         db = self._db
         statement = operating.lock_for_cancel(db.tables, db.dialect, _which(wanted))
         with db.begin() as connection:
-            rows = connection.execute(statement, self._chosen(wanted)).all()
+            rows = connection.execute(statement, {**self._chosen(wanted), "limit": limit}).all()
             parameters = {**values(db.dialect, "ids", id=[row.id for row in rows]), "reason": reason}
             if rows:
                 connection.execute(operating.cancel(db.tables, db.dialect), parameters)
@@ -73,6 +73,7 @@ class Operator:
                 task_id=row.task_id,
                 published=row.status == Status.CLAIMED.value or row.claim_token is not None,
                 worker=row.worker,
+                queue=row.published_to,
             )
             for row in rows
         ]

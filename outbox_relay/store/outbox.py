@@ -251,9 +251,11 @@ class Store:
         """The row with that id, else the rows with that dispatch key (one a namespace), else with that task id."""
         return self._operator.find(key)
 
-    def cancel(self, wanted: RowFilter, *, reason: str = "cancelled by an operator") -> list[Cancelled]:
-        """Cancel the pending and claimed rows among ``wanted`` (ids or a workflow), and return them."""
-        return self._operator.cancel(wanted, reason)
+    def cancel(
+        self, wanted: RowFilter, *, reason: str = "cancelled by an operator", limit: int = 5_000
+    ) -> list[Cancelled]:
+        """Cancel the pending and claimed rows among ``wanted``, ``limit`` at most, and return them."""
+        return self._operator.cancel(wanted, reason, limit)
 
     def redrive(self, wanted: RowFilter, *, limit: int = 5_000) -> int:
         """Make the dead letters among ``wanted`` pending again, ``limit`` at most; returns how many."""

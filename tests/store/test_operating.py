@@ -117,7 +117,7 @@ def test_cancel_ends_pending_and_claimed_rows_and_says_which_may_still_run(bench
     ids = (pending.id, claimed.id, ended.id, rearmed_row.id, 10**9, 2**80)
     cancelled = bench.store.cancel(RowFilter(ids=ids), reason="not wanted")
     assert cancelled == [
-        Cancelled(id=claimed.id, task_id=claimed.message.task_id, published=True, worker="w-1"),
+        Cancelled(id=claimed.id, task_id=claimed.message.task_id, published=True, worker="w-1", queue="celery"),
         Cancelled(id=rearmed_row.id, task_id=rearmed_row.message.task_id, published=True, worker=None),
         Cancelled(id=pending.id, task_id=pending.task_id, published=False, worker=None),
     ]
@@ -136,6 +136,14 @@ def test_cancel_of_an_owner_cancels_all_its_rows_and_they_never_come_back(bench:
     assert bench.store.rearm(rearmed, limit=10) == []
     assert bench.store.release([row.claim for row in rows]) == 0
     assert [row.id for row in bench.claim()] == [row.id for row in bench.store.ls(workflow_id="v")]
+
+
+def test_cancel_goes_a_batch_at_a_time(bench: Bench) -> None:
+    staged = bench.stage(7, workflow_id="w")
+    wanted = RowFilter(workflow_id="w")
+    batches = [[one.id for one in bench.store.cancel(wanted, limit=3)] for _ in range(4)]
+    ids = [one.row_id for one in staged]
+    assert batches == [ids[:3], ids[3:6], ids[6:], []]
 
 
 def test_cancel_of_nothing_does_nothing(bench: Bench) -> None:

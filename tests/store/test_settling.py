@@ -274,11 +274,24 @@ def test_done_twice_is_stale(bench: Bench) -> None:
 def test_a_cancelled_row_stays_cancelled_and_says_that_it_ran(bench: Bench) -> None:
     row = run(bench)
     bench.store.cancel(RowFilter(ids=(row.id,)), reason="stop it")
-    assert bench.settle(failed(row)).stale
+    bench.settle(done(row))
     bench.settle(done(row))
     seen = bench.see(row.id)
     assert seen.status is Status.CANCELLED
     assert seen.error == "stop it; it ran all the same"
+
+
+def test_a_cancelled_row_says_how_its_run_failed_and_is_not_run_again(bench: Bench) -> None:
+    row = run(bench)
+    bench.store.cancel(RowFilter(ids=(row.id,)), reason="100% sure")
+    for report in (failed(row, "ValueError: 5%\nTraceback"), failed(row, "ValueError: 5%\nTraceback"), lost(row)):
+        bench.settle(report)
+    seen = bench.see(row.id)
+    assert (seen.status, seen.failures) == (Status.CANCELLED, 0)
+    assert seen.error == (
+        "100% sure; it ran all the same and failed: ValueError: 5%; "
+        "it ran all the same and failed: the pool process is gone"
+    )
 
 
 def test_terminal_is_terminal_for_every_report_but_done(bench: Bench) -> None:

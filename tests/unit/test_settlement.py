@@ -83,14 +83,15 @@ def test_a_report_under_the_rows_token_settles_it_also_when_it_was_rearmed(kind:
     )
 
 
-@pytest.mark.parametrize(("kind", "status", "token"), list(product(REPORTS_BUT_DONE, Status, (OTHER, None))))
+@pytest.mark.parametrize(
+    ("kind", "status", "token"),
+    list(product(REPORTS_BUT_DONE, [one for one in Status if one is not Status.CANCELLED], (OTHER, None))),
+)
 def test_an_older_token_changes_nothing(kind: Kind, status: Status, token: UUID | None) -> None:
     assert decide(REPORTS[kind], row(status, token), POLICY) == Stale(7, "the claim is over")
 
 
-@pytest.mark.parametrize(
-    ("kind", "status"), list(product(REPORTS_BUT_DONE, (Status.DONE, Status.FAILED, Status.CANCELLED)))
-)
+@pytest.mark.parametrize(("kind", "status"), list(product(REPORTS_BUT_DONE, (Status.DONE, Status.FAILED))))
 def test_terminal_stays_terminal(kind: Kind, status: Status) -> None:
     assert decide(REPORTS[kind], row(status), POLICY) == Stale(7, f"the row is {status.value}")
 
@@ -106,10 +107,33 @@ def test_work_that_is_done_is_done_under_any_token(status: Status, token: UUID |
 
 
 @pytest.mark.parametrize("token", [TOKEN, OTHER, None])
-def test_a_cancelled_row_that_ran_all_the_same_stays_cancelled_and_says_so(token: UUID | None) -> None:
-    verdict = decide(REPORTS[Kind.DONE], row(Status.CANCELLED, token), POLICY)
+@pytest.mark.parametrize(
+    ("kind", "note"),
+    [
+        (Kind.DONE, "it ran all the same"),
+        (Kind.FAILED, "it ran all the same and failed: ValueError"),
+        (Kind.AGAIN, "it ran all the same and failed: ValueError"),
+        (Kind.LOST, "it ran all the same and failed: ValueError"),
+        (Kind.RETRY, "it ran all the same and asked for a retry"),
+        (Kind.CANCELLED, "its worker says: ValueError"),
+    ],
+)
+def test_a_cancelled_row_stays_cancelled_and_says_what_became_of_its_task(
+    kind: Kind, note: str, token: UUID | None
+) -> None:
+    report = replace(REPORTS[kind], error="ValueError\nTraceback")
+    verdict = decide(report, row(Status.CANCELLED, token), POLICY)
     assert isinstance(verdict, Verdict)
-    assert (verdict.event, verdict.status, verdict.error) == (None, Status.CANCELLED, "it ran all the same")
+    assert (verdict.event, verdict.status, verdict.error) == (None, Status.CANCELLED, note)
+    assert (verdict.attempt, verdict.failures, verdict.retries) == (3, 2, 1)
+
+
+@pytest.mark.parametrize("kind", REPORTS_BUT_DONE)
+def test_a_cancelled_row_takes_no_word_of_an_older_attempt_and_none_of_a_task_that_did_not_run(kind: Kind) -> None:
+    older = replace(REPORTS[kind], delivery=replace(REPORTS[kind].delivery, attempt=2))
+    assert decide(older, row(Status.CANCELLED, None), POLICY) == Stale(7, "the claim is over")
+    if kind in (Kind.RELEASED, Kind.REQUEUED, Kind.UNKNOWN):
+        assert decide(REPORTS[kind], row(Status.CANCELLED, None), POLICY) == Stale(7, "the row is cancelled")
 
 
 @pytest.mark.parametrize("token", [TOKEN, OTHER, None])

@@ -137,14 +137,13 @@ def _chosen(tables: Tables, dialect: str, status: str, which: frozenset[str]) ->
 def lock_for_cancel(tables: Tables, dialect: str, which: frozenset[str]) -> sa.Select[Any]:
     """Rows that may still be cancelled, with what a revoke has to know; locked in the order of their ids."""
     row = tables.row
-    query = sa.select(row.c.id, row.c.task_id, row.c.worker, row.c.status, row.c.claim_token).where(
-        row.c.status.in_((literal("pending"), literal("claimed")))
-    )
+    columns = (row.c.id, row.c.task_id, row.c.worker, row.c.published_to, row.c.status, row.c.claim_token)
+    query = sa.select(*columns).where(row.c.status.in_((literal("pending"), literal("claimed"))))
     query = query.where(*_matches(tables, which))
     if "ids" in which:
         wanted = given(dialect, "ids", id=sa.BigInteger())
         query = query.where(row.c.id.in_(sa.select(wanted.c.id)))
-    return query.order_by(row.c.id).with_for_update(of=row)
+    return query.order_by(row.c.id).limit(sa.bindparam("limit", type_=sa.BigInteger())).with_for_update(of=row)
 
 
 @statement

@@ -8,7 +8,7 @@ import sqlalchemy as sa
 
 from outbox_relay.store.schema import Instant
 from outbox_relay.store.sql import POSTGRESQL, after, given, literal, now
-from outbox_relay.store.statements.parts import CALM, cleared, statement
+from outbox_relay.store.statements.parts import CALM, cleared, number, statement
 
 if TYPE_CHECKING:
     from outbox_relay.store.schema import Tables
@@ -141,11 +141,14 @@ def settle_returned(tables: Tables, dialect: str) -> sa.Update:
 
 @statement
 def note_ran(tables: Tables, dialect: str) -> sa.Update:
-    """Cancelled rows that ran all the same: it is written down, and nothing else changes."""
+    """What became of cancelled rows all the same: it is written down, once, and nothing else changes."""
     row = tables.row
     ids = given(dialect, "ids", id=sa.BigInteger(), note=sa.Text())
-    before = sa.func.coalesce(row.c.error + sa.literal_column("'; '", sa.Text), sa.literal_column("''", sa.Text))
-    return sa.update(row).where(row.c.id == ids.c.id).values(error=before + ids.c.note)
+    nothing = sa.literal_column("''", sa.Text)
+    before = sa.func.coalesce(row.c.error + sa.literal_column("'; '", sa.Text), nothing)
+    place = sa.func.strpos if dialect == POSTGRESQL else sa.func.instr
+    is_new = place(sa.func.coalesce(row.c.error, nothing), ids.c.note) == number(0)
+    return sa.update(row).where(row.c.id == ids.c.id, is_new).values(error=before + ids.c.note)
 
 
 RETRIED: dict[str, sa.types.TypeEngine[Any]] = {
