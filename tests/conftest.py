@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, TypeVar
 
+import celery.app.builtins  # noqa: F401 - Celery's own tasks have to be there before they are noted
 import hypothesis
 import pytest
+from celery import _state
 
 from tests.support.processes import ServerMissingError, Workshop
 from tests.support.servers import Postgres, RabbitMQ, Redis, Server
@@ -22,6 +24,7 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("outbox")
 
 S = TypeVar("S", bound=Server)
+CELERYS_OWN = frozenset(_state._on_app_finalizers)
 LENT = tuple(kind.variable for kind in (Postgres, RabbitMQ, Redis))
 
 
@@ -31,6 +34,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         stopping = [item for item in items if item.get_closest_marker("owns_server")]
         config.hook.pytest_deselected(items=stopping)
         items[:] = [item for item in items if item not in stopping]
+
+
+@pytest.fixture(autouse=True)
+def no_shared_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep tasks in the app that they are made for.
+
+    Celery gives a task of one app to every app that is made later in the process, whatever test made it; for that there
+    is no public switch.
+    """
+    monkeypatch.setattr(_state, "_on_app_finalizers", set(CELERYS_OWN))
 
 
 @pytest.fixture(scope="session")
