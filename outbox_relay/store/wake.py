@@ -103,7 +103,7 @@ class Waker:
         if not self._lost:  # one line an outage, not one a try
             self._lost = True
             error = None if state.outcome is None else state.outcome.exception()
-            self._events.emit("wake.lost", error=str(error).strip())
+            self._events.emit("wake.lost", error=str(error).strip().partition("\n")[0])
 
     def _watching(self) -> None:
         """What is watched can be watched now; something may have happened in the meantime."""

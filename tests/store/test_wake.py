@@ -119,6 +119,7 @@ def test_a_listener_whose_session_is_ended_comes_back_and_wakes_at_once(
     assert postgres.terminate_sessions(database, application=APPLICATION) == 1
     eventually(lambda: bell.rung)  # something may have been staged while it was deaf
     assert bell.names() == ["wake.lost", "wake.back"]
+    assert "\n" not in str(bell.told[0])
     bell.rung = 0
     eventually(lambda: postgres_bench.insert([new_row("a")], wake=True))
     eventually(lambda: bell.rung)
