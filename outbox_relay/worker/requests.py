@@ -15,6 +15,7 @@ from billiard.einfo import ExceptionInfo
 from celery.exceptions import TaskRevokedError, TimeLimitExceeded, WorkerLostError
 from celery.utils.imports import symbol_by_name
 from celery.utils.log import get_logger
+from kombu.asynchronous import get_event_loop
 
 from outbox_relay.publish.capture import diverted
 from outbox_relay.worker import outcomes
@@ -26,6 +27,21 @@ if TYPE_CHECKING:
     from outbox_relay.worker.desk import Desk, Job
 
 logger = get_logger(__name__)
+AT_ONCE = 0.005  # seconds
+
+
+def _keep_awake() -> None:
+    """Let the worker's event loop come round at once.
+
+    A message that is refused as it is received may be acknowledged only when the loop has waited for something else,
+    a second or two: with a prefetch count of one, a backlog of revoked tasks would hold up all that is behind it.
+    """
+    if (loop := get_event_loop()) is not None:
+        loop.call_later(AT_ONCE, _nothing)
+
+
+def _nothing() -> None:
+    pass
 
 
 class Settling:
@@ -105,6 +121,7 @@ class Settling:
         finally:
             if self.outbox_job is not None:
                 self.outbox_desk.end(self.outbox_job, outcomes.of_revoke, reason)
+                _keep_awake()
 
     def _announce_cancelled(self, *args: Any, **kwargs: Any) -> Any:
         if self.outbox_job is not None:
