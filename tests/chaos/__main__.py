@@ -78,6 +78,8 @@ def run(options: argparse.Namespace, workshop: Workshop, folder: Path) -> list[s
         settle(shop, crew)
         wrong, figures = judge(shop, customers.orders, calm=options.calm, child_kills=child_kills)
         print(f"memory in KiB: {crew.rss()}")
+        for note in crew.notes:
+            print(f"note: {note}")
         print(f"figures: {figures}; told to end and had to be killed: {crew.slow}")
         return [*wrong, *crew.faults, *customers.faults]
     finally:

@@ -34,6 +34,7 @@ class Crew:
     shop: Shop
     posts: list[Post] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)  # ends that are to be expected, and that a service manager mends
     slow: int = 0  # how many had to be killed after they had been told to end
 
     def hire(self, kind: str, start: Callable[[], Program]) -> None:
@@ -64,7 +65,11 @@ class Crew:
                     program.send(signal.SIGKILL)
                 continue
             if post.vacant_at is None:
-                self.faults.append(f"{program.name} ended by itself with {program.code}: {program.log}")
+                told = f"{program.name} ended by itself with {program.code}: {program.log}"
+                log = program.tail(200_000)
+                stock = post.kind == "worker" and "Unrecoverable error" in log
+                stock |= post.kind == "relay" and "Error: the database is away" in log  # it started meanwhile
+                (self.notes if stock else self.faults).append(told)
                 post.vacant_at = now + 0.5
             elif now >= post.vacant_at:
                 post.vacant_at = post.told_at = None

@@ -182,6 +182,26 @@ def test_a_broker_that_stalls_for_three_leases_gets_no_message_twice(open_shop: 
     assert len(shop.runs()) == 6
 
 
+def test_a_broker_that_takes_no_messages_for_longer_than_a_lease_lets_tasks_run_on(
+    open_shop: OpenShop, rabbitmq: RabbitMQ
+) -> None:
+    """It is out of memory, so no beacon gets through: silence that means nothing, also right after its end."""
+    shop = open_shop(task_acks_late=False)
+    shop.relay(wait=False)
+    shop.worker(wait=False)
+    staged = shop.stage("wait")
+    eventually(lambda: shop.row(staged).started_at, 30)
+    rabbitmq.ctl("set_vm_memory_high_watermark", "0.0000001")
+    try:
+        eventually(lambda: shop.row(staged).lease_until < shop.outbox.store.now(), 20)
+    finally:
+        rabbitmq.ctl("set_vm_memory_high_watermark", "0.6")
+    eventually(lambda: shop.row(staged).lease_until > shop.outbox.store.now(), 20)
+    shop.open_gate()
+    row = shop.becomes(staged, "done", within=30)
+    assert (row.rearms, len(shop.runs(staged))) == (0, 1)
+
+
 @pytest.mark.parametrize("stack", ["postgresql-rabbitmq", "postgresql-redis"])
 def test_workers_without_the_outbox_are_told_about_at_the_third_delivery(open_shop: OpenShop, stack: str) -> None:
     """Somebody takes the messages and says nothing: a dead letter that asks the right question."""
