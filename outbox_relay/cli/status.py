@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from outbox_relay.cli.output import facts, note, print_json, print_table, say, table
+from outbox_relay.cli.rows import count
 from outbox_relay.cli.session import command, json_option, open_outbox, open_store, verb
 from outbox_relay.core.lifecycle import Status
 from outbox_relay.core.wording import span
@@ -47,13 +48,15 @@ def status(as_json: bool) -> None:
     """Tell how many rows are in which state, how old the oldest due one is, and who lives."""
     outbox = open_outbox()
     store = open_store(outbox)
-    counts, relays = store.counts(), store.relays()
+    counts, relays, aside = store.counts(), store.relays(), store.aside()
     found = store.workers(outbox.settings.worker_ttl)
     if as_json:
         head = {"name": outbox.settings.name, "enabled": outbox.enabled}
-        print_json({**head, "rows": counts, "relays": relays, "workers": found})
+        print_json({**head, "rows": counts, "set_aside": aside, "relays": relays, "workers": found})
         return
     print_table(facts([("outbox", outbox.settings.name), *rows_of(counts), *processes_of(relays, found)]))
+    if aside:
+        note(f"warning: {count(aside, 'report')} of workers could not be applied: see {outbox.tables.aside.name}")
     for text in worries(outbox, counts, relays, found):
         note(f"warning: {text}")
 

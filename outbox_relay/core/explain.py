@@ -157,7 +157,10 @@ def _queued(facts: Facts, queue: str) -> tuple[str, str]:
         why = f"it was published to the queue {queue}{since}, and the broker has no such queue any more"
         return why, f"'outbox rearm --queue {queue}' publishes it again at once, else that is done at {lease}"
     why = f"it was published to the queue {queue}{since}, and {_depth(sight)}; {_served(facts, queue, sight)}"
-    return why, f"a worker reports on it, or it is looked at again at {lease}"
+    moves = f"a worker reports on it, or it is looked at again at {lease}"
+    if sight.ready == 0:
+        moves += f"; if the broker lost it, 'outbox rearm --queue {queue}' publishes it again"
+    return why, moves
 
 
 def _depth(sight: QueueSight) -> str:

@@ -40,6 +40,10 @@ class Operator:
         waiting = 0 if oldest is None else max(int((now - oldest).total_seconds()), 0)
         return {"pending": pending, **found, "oldest_due_seconds": waiting}
 
+    def aside(self) -> int:
+        with self._db.begin(reads=True) as connection:
+            return int(connection.execute(operating.count_aside(self._db.tables)).scalar_one())
+
     def ls(self, wanted: RowFilter, *, status: str | None, limit: int) -> list[RowDetail]:
         statement = operating.list_rows(self._db.tables, status, _which(wanted))
         with self._db.begin(reads=True) as connection:

@@ -233,6 +233,10 @@ class Store:
         """
         return self._operator.counts()
 
+    def aside(self) -> int:
+        """How many reports of workers were set aside, with the reason of each, in the table ``aside``."""
+        return self._operator.aside()
+
     def ls(
         self,
         *,

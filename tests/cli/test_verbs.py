@@ -82,6 +82,14 @@ def test_status_counts_rows_and_says_when_nobody_works(ready: Shop) -> None:
     assert (document["relays"], document["workers"]) == ([], [])
 
 
+def test_status_tells_of_reports_that_could_not_be_applied(ready: Shop) -> None:
+    assert ready.ok("status", "--json").json["set_aside"] == 0
+    for _ in range(2):
+        ready.sql("INSERT INTO outbox_aside (body, reason, created_at) VALUES ('x', 'no row', CURRENT_TIMESTAMP)")
+    assert "2 reports of workers could not be applied: see outbox_aside" in ready.ok("status").err
+    assert ready.ok("status", "--json").json["set_aside"] == 2
+
+
 def test_ls_filters_and_says_when_there_is_more(ready: Shop) -> None:
     ready.stage("shop.charge", "shop.charge", "shop.mail", namespace="acme")
     ready.stage("shop.mail")

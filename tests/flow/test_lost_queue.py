@@ -41,6 +41,12 @@ def test_what_a_lost_queue_held_is_published_again_at_an_operators_word(open_sho
     eventually(lambda: all(shop.row(one).published_at for one in lost), 30)
     assert shop.waiting() == 20
     assert lose_queue(shop) == 20
+    (explanation,) = shop.outbox.inspect.explain(running.task_id)
+    assert explanation.why.startswith("worker w1@test has been running it for ")
+    (explanation,) = shop.outbox.inspect.explain(lost[0].task_id)
+    assert "nothing waits there any more" in explanation.why
+    assert "of the workers that report, w1@test serves that queue" in explanation.why
+    assert f"'outbox rearm --queue {shop.conf['task_default_queue']}'" in str(explanation.moves)
 
     said = rearm_queue(shop)
     assert "re-armed 20 rows of the queue" in said

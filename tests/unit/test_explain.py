@@ -186,6 +186,9 @@ def test_a_row_of_a_queue_that_is_gone_names_the_command_that_publishes_it_again
     moves = explained(QUEUED, sight=QueueSight(missing=True)).moves
     assert moves is not None
     assert moves.startswith("'outbox rearm --queue celery' publishes it again at once")
+    moves = explained(QUEUED, sight=QueueSight(ready=0)).moves
+    assert moves is not None
+    assert moves.endswith("; if the broker lost it, 'outbox rearm --queue celery' publishes it again")
 
 
 def test_a_running_row_names_its_worker_how_long_it_runs_and_its_lease() -> None:

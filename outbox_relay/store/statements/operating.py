@@ -41,6 +41,12 @@ def counts(tables: Tables) -> sa.Select[Any]:
     )
 
 
+@statement
+def count_aside(tables: Tables) -> sa.Select[Any]:
+    """How many reports could not be applied."""
+    return sa.select(sa.func.count()).select_from(tables.aside)
+
+
 def _details(tables: Tables) -> sa.Select[Any]:
     row = tables.row
     columns = [column for column in row.c if column.name not in _HIDDEN]
