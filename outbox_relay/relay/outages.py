@@ -30,7 +30,7 @@ class Outage:
     def goes_on(self, error: object) -> float:
         """Another try failed. Return how many seconds to wait before the next one."""
         if not self.on:
-            self._events.emit(f"{self._what}.lost", error=str(error), **self._fields)
+            self._events.emit(f"{self._what}.lost", error=str(error) or repr(error), **self._fields)
         self._failures += 1
         return PAUSES.delay(self._failures - 1, random()).total_seconds()
 
