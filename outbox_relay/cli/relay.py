@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import logging
+import os
 from typing import Any
 
 import click
@@ -45,9 +47,13 @@ def relay(
             outbox.events.emit("relay.warning", text=f"{finding.text}; {finding.cure}")
     options: dict[str, Any] = {"only": only, "health_port": health_port, "take_over": take_over}
     try:
-        code = Relay(outbox, **options).run()
+        relay_ = Relay(outbox, **options)
+        code = relay_.run()
     except OSError as error:
         if health_port is None or error.errno not in NOT_OURS:
             raise
         raise Refused(f"the port {health_port} cannot be used for health: {error.strerror}") from error
+    if relay_.stuck:
+        logging.shutdown()
+        os._exit(code)  # a thread that waits for a silent database would keep the interpreter from its end
     click.get_current_context().exit(code)

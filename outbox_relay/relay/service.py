@@ -84,6 +84,7 @@ class Relay:
         self._ends: queue.SimpleQueue[str] = queue.SimpleQueue()  # its put() may be called by a signal handler
         self._signals = 0
         self._died = False
+        self.stuck = False  # whether a loop of it has not come to its end, so that its process must be made to
 
     # -- from start to end ------------------------------------------------------------------------------------------
 
@@ -162,6 +163,7 @@ class Relay:
             pass
         late = [name for name, loop in self._loops.items() if not loop.join(0)]
         if late:
+            self.stuck = True
             text = f"did not drain in time: {', '.join(late)}; what it had claimed is re-armed when the leases end"
             self._outbox.events.emit("relay.warning", text=text)
             return False

@@ -24,6 +24,13 @@ LOCK_TIMEOUT_MS = 5_000
 IDLE_TIMEOUT_MS = 10_000
 SQLITE_BUSY_MS = 30_000
 POOL_SIZE = 5
+#: A server that is gone without a word is found out within half a minute, not after the two hours of the system.
+KEEPALIVE = {
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 4,
+    "tcp_user_timeout": 30_000,  # milliseconds
+}
 MIGRATE_HINT = "the outbox's tables are not there, or not of this version: run 'outbox migrate'"
 
 
@@ -50,11 +57,12 @@ def open_engine(url: str | sa.URL, *, application: str = "outbox relay") -> sa.E
             raise StoreError(f"the outbox does not work on {dialect!r}: its databases are {known}")
         if parsed.drivername == POSTGRESQL:
             parsed = parsed.set(drivername="postgresql+psycopg")
+        usual = {"connect_timeout": 10, "application_name": application, **KEEPALIVE}
         engine = sa.create_engine(
             parsed,
             pool_size=POOL_SIZE,
             pool_timeout=10,
-            connect_args={"connect_timeout": 10, "application_name": application},
+            connect_args={name: value for name, value in usual.items() if name not in parsed.query},
         )
     except (ArgumentError, NoSuchModuleError, ImportError, ValueError) as error:
         raise StoreError(f"outbox_database_url cannot be used: {error}") from error

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 WINDOW = 0.05
 LOOK_EVERY = 0.05
+JOIN = 2.0  # seconds; a connection that is being made may take longer, and its thread does not keep a process
 PROBE_EVERY = 30.0
 
 
@@ -81,11 +82,11 @@ class Waker:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop waking, and wait for the thread; harmless when called again."""
+        """Stop waking, and wait for the thread, but not for a database that is silent; harmless when called again."""
         if not self._stopped.is_set():
             self._stopped.set()
             self._interrupt()
-        self._thread.join()
+        self._thread.join(JOIN)
 
     def _run(self) -> None:
         retrying = tenacity.Retrying(
@@ -135,8 +136,9 @@ class Listener(Waker):
 
     def stop(self) -> None:
         super().stop()
-        self._here.close()
-        self._there.close()
+        if not self._thread.is_alive():
+            self._here.close()
+            self._there.close()
 
     def _errors(self) -> tuple[type[Exception], ...]:
         import psycopg  # noqa: PLC0415 - for PostgreSQL only

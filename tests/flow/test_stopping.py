@@ -6,7 +6,9 @@ import signal
 from typing import TYPE_CHECKING
 
 import pytest
+import sqlalchemy as sa
 
+from tests.support.proxy import Proxy
 from tests.support.waiting import eventually
 
 if TYPE_CHECKING:
@@ -30,6 +32,19 @@ def test_sigterm_in_the_middle_of_a_batch_leaves_no_claim_behind(open_shop: Open
     assert all(row.claim_token is None and row.attempt == 0 for row in pending)
     assert shop.waiting() == len(claimed)
     assert shop.outbox.store.relays() == []
+
+
+def test_a_database_that_falls_silent_does_not_keep_a_relay_from_its_end(open_shop: OpenShop) -> None:
+    shop = open_shop(outbox_drain_timeout=1)
+    proxy = Proxy(int(sa.make_url(shop.database_url).port or 0))
+    try:
+        shop.conf["outbox_database_url"] = proxy.url(shop.database_url)
+        relay = shop.relay()
+        proxy.freeze = True
+        assert relay.end(within=10) == 1
+        assert relay.says("did not drain in time")
+    finally:
+        proxy.close()
 
 
 @pytest.mark.owns_server

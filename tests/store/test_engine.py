@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
@@ -88,6 +90,27 @@ def test_a_server_that_takes_no_writes_is_away_and_its_connections_are_dropped(
         bench.claim()
     postgres.execute(f'ALTER DATABASE "{database}" RESET default_transaction_read_only')
     assert len(bench.claim()) == 1  # over a new connection: the old one would still be read-only
+
+
+def test_a_server_that_is_gone_without_a_word_is_found_out_soon(postgres_bench: Bench) -> None:
+    engine = open_engine(postgres_bench.engine.url)
+    with engine.connect() as connection:
+        number = connection.connection.driver_connection.fileno()  # type: ignore[union-attr]
+        with socket.socket(fileno=os.dup(number)) as sock:
+            assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 10
+            assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 30_000
+    engine.dispose()
+
+
+def test_what_the_url_says_of_a_connection_stands(postgres_bench: Bench) -> None:
+    url = postgres_bench.engine.url.update_query_dict({"keepalives_idle": "33", "application_name": "mine"})
+    engine = open_engine(url)
+    with engine.connect() as connection:
+        number = connection.connection.driver_connection.fileno()  # type: ignore[union-attr]
+        with socket.socket(fileno=os.dup(number)) as sock:
+            assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 33
+        assert connection.exec_driver_sql("SHOW application_name").scalar() == "mine"
+    engine.dispose()
 
 
 def test_sessions_that_are_ended_cost_one_call(postgres: Postgres, postgres_bench: Bench) -> None:
