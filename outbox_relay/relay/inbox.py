@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 LONGEST_HEARTBEAT = 10
 SHORTEST_HEARTBEAT = 2
 PREFETCH = 500
+UNREADABLE = (ValueError, TypeError, LookupError, AttributeError)  # what kombu raises for a body that is no message
 QUIET = 0.05  # seconds without a message that end a batch
 WHOLE = 0.5  # seconds after its first message at which a batch ends anyway
 
@@ -69,6 +70,7 @@ class Inbox:
         self._connection = connection
         self._answers = driver_type(connection) == "amqp"
         self._queues = queues
+        self._events = events
         self._prefetch = prefetch
         self._outage = Outage(events, "broker", broker=connection.as_uri())
         self._consumer: Consumer | None = None
@@ -122,7 +124,7 @@ class Inbox:
                 break
             count = len(self._waiting)
             try:
-                self._connection.drain_events(timeout=min(left, self._patience))
+                self._drain(min(left, self._patience))
             except TimeoutError:
                 if len(self._waiting) == count and ends is not None:
                     break
@@ -145,7 +147,7 @@ class Inbox:
             return
         for _ in range(2):  # where messages are fetched, one may be on its way, and one be fetched now
             with contextlib.suppress(TimeoutError):
-                self._connection.drain_events(timeout=QUIET)
+                self._drain(QUIET)
 
     def acknowledge(self, messages: list[Message]) -> None:
         for message in messages:
@@ -166,7 +168,7 @@ class Inbox:
         try:
             self._beat()
             if self._connection.connected:
-                self._connection.drain_events(timeout=0.01)
+                self._drain(0.01)
         except TimeoutError:
             pass
         except self.lost:
@@ -181,6 +183,15 @@ class Inbox:
         self._consumer = None
         self._waiting.clear()
         self._connection.release()
+
+    def _drain(self, timeout: float) -> None:
+        """Take what comes next. Where anybody can write to a queue, it may not even be a message: then it is gone."""
+        try:
+            self._connection.drain_events(timeout=timeout)
+        except UNREADABLE as error:
+            if isinstance(error, self.lost):
+                raise
+            self._events.emit("settle.set_aside", reason=f"it is not a message: {error!r}")
 
     def _beat(self) -> None:
         now = time.monotonic()
