@@ -114,6 +114,9 @@ class Rearm:
             self._wait(reason)
         return CHECK if self._round is not None else max(self._due_at - self._clock(), 0.0)
 
+    def _reads_on(self) -> bool:
+        return self._reading.lasts(self._leases.patience)
+
     def _wait(self, reason: str) -> None:
         if reason != self._waits_for:
             self._waits_for = reason
@@ -128,7 +131,7 @@ class Rearm:
         orphaned = self._orphaned(workers)
         if not orphaned and not self._store.stale(1):
             return None
-        if not self._reading.lasts(self._leases.patience):
+        if not self._reads_on():
             self._wait("reports have not been read long enough without a gap")
             return None
         marker = Marker(self._parts.instance, uuid4())
@@ -144,7 +147,7 @@ class Rearm:
 
     def _not_yet(self, round_: Round) -> str | None:
         """Say what is still to come before anybody may be judged; None where nothing is."""
-        if not self._reading.lasts(self._leases.patience):
+        if not self._reads_on():
             return "reports have not been read long enough without a gap"
         relays = {one.instance: one for one in self._store.relays()}
         own = relays.get(self._parts.instance)
@@ -181,16 +184,18 @@ class Rearm:
             rearm = partial(
                 self._store.rearm_queue, judge_gone, queue=queue, before=worker.last_seen_at, live=live, limit=BATCH
             )
-            self._until_done(rearm)
-            self._buried.add((worker.instance, queue))
-            self._seen_empty.pop((worker.instance, queue), None)
+            if self._until_done(rearm):
+                self._buried.add((worker.instance, queue))
+                self._seen_empty.pop((worker.instance, queue), None)
 
-    def _until_done(self, rearm: Callable[[], Sequence[Judgement]]) -> None:
-        judgements = rearm()
-        self._tell(judgements)
-        while len(judgements) >= BATCH:
+    def _until_done(self, rearm: Callable[[], Sequence[Judgement]]) -> bool:
+        """Re-arm batch after batch; stop where this machine has slept meanwhile, and tell whether it has not."""
+        while self._reads_on():
             judgements = rearm()
             self._tell(judgements)
+            if len(judgements) < BATCH:
+                return True
+        return False
 
     def _tell(self, judgements: Sequence[Judgement]) -> None:
         events = Counter(one.event for one in judgements)

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from tests.flow.stand import Program, Shop
 
+STOCK = ("Unrecoverable error", "Thread 'Supervisor' crashed")  # how Celery gives a worker up, with or without us
 PATIENCE = 25.0  # seconds that a process may take to end in good order
 
 
@@ -61,13 +62,14 @@ class Crew:
             if not program.ended:
                 if post.told_at is not None and now - post.told_at > PATIENCE:
                     self.slow += 1
+                    self.notes.append(f"{program.name} did not end within {PATIENCE:g} s: {program.log}")
                     post.told_at = None
                     program.send(signal.SIGKILL)
                 continue
             if post.vacant_at is None:
                 told = f"{program.name} ended by itself with {program.code}: {program.log}"
                 log = program.tail(200_000)
-                stock = post.kind == "worker" and "Unrecoverable error" in log
+                stock = post.kind == "worker" and any(one in log for one in STOCK)
                 stock |= post.kind == "relay" and "Error: the database is away" in log  # it started meanwhile
                 (self.notes if stock else self.faults).append(told)
                 post.vacant_at = now + 0.5

@@ -17,8 +17,10 @@ from outbox_relay.relay.watch import Watch
 from tests.support.waiting import eventually
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterable, Iterator
 
+    from outbox_relay.core.leases import Sight
+    from outbox_relay.core.processes import WorkerInfo
     from outbox_relay.core.row import Staged
     from tests.relay.conftest import Bench, OpenBench
     from tests.support.servers import RabbitMQ
@@ -68,6 +70,16 @@ class Case:
 
     def is_rearmed(self, staged: Staged) -> bool:
         return str(self.bench.row(staged).status.value) == "pending"
+
+
+class Sleepy(Watch):
+    """A look at the queues in the middle of which the machine sleeps for an hour."""
+
+    case: Case
+
+    def present(self, queues: Collection[str], workers: Iterable[WorkerInfo]) -> dict[str, Sight]:
+        self.case.now += 3_600
+        return super().present(queues, workers)
 
 
 @pytest.fixture
@@ -233,6 +245,24 @@ def test_a_database_that_is_away_is_not_told_to_be_back_before_it_answers(
         assert (len(case.bench.said("store.lost")), case.bench.said("store.back")) == (1, [])
     case.tick()
     assert len(case.bench.said("store.back")) == 1
+
+
+def test_nothing_is_rearmed_by_a_relay_that_has_slept_while_it_looked(case: Case) -> None:
+    """All that kept the row alive meanwhile is still unread."""
+    staged = case.stale_row()
+    case.signs()
+    case.listens()
+    case.tick()
+    case.marker_comes_back()
+    case.signs()
+    depths = Depths(case.bench.outbox.app)
+    store, leases = case.bench.parts.store, case.bench.parts.leases
+    sleepy = Sleepy(case.bench.outbox.app, depths, leases.queue, store.published_at)
+    sleepy.case, case.rearm._watch = case, sleepy
+    case.tick()
+    assert case.now > 4_000
+    assert not case.is_rearmed(staged)
+    depths.close()
 
 
 def test_an_idle_relay_sends_no_marker(case: Case) -> None:
