@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 from redis import Redis as Client
 
+from outbox_relay.core.explain import QueueSight
 from outbox_relay.core.settlement import HEADER, Delivery
-from outbox_relay.publish.peek import Depth, Depths, PeekError
+from outbox_relay.publish.peek import Depth, Depths, PeekError, look_at
 from tests.publish.bench import Bench, make_app
 
 if TYPE_CHECKING:
@@ -39,6 +40,20 @@ def test_a_queue_that_is_not_there(bench: Bench, depths: Depths) -> None:
     looked = depths.depth("work")
     assert looked is not None
     assert looked.ready == 1
+
+
+def test_one_look_tells_what_there_is_or_what_kept_it_from_looking(bench: Bench) -> None:
+    amqp = bench.url.startswith("amqp")
+    bench.publish(bench.outs(2))
+    assert look_at(bench.app, "work") == QueueSight(ready=2, consumers=0 if amqp else None)
+    assert look_at(bench.app, "nowhere") == (QueueSight(missing=True) if amqp else QueueSight(ready=0))
+
+
+@pytest.mark.parametrize("url", ["amqp://guest:guest@127.0.0.1:9//", "redis://127.0.0.1:9/0"])
+def test_a_look_at_a_broker_that_is_away_is_no_error(url: str) -> None:
+    sight = look_at(make_app(url), "work")
+    assert sight.ready is None
+    assert sight.trouble
 
 
 def test_consumers_are_counted_where_the_broker_tells(rabbit: Bench) -> None:
