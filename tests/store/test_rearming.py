@@ -129,6 +129,19 @@ def test_a_publish_that_is_marked_after_the_task_began_leaves_its_lease(bench: B
     assert lease_of(bench, row) <= RUN
 
 
+def test_a_publish_that_is_marked_after_its_worker_has_come_and_gone_leaves_the_row_due(bench: Bench) -> None:
+    """A relay was held up in between: the message is not out any more, and no lease would ever end."""
+    bench.stage()
+    row = bench.claim_one()
+    tell(bench, held(row))
+    bench.set(row.id, lease_until=bench.store.now() - LEASE)
+    assert len(bench.store.rearm(judge_gone, limit=10)) == 1
+    bench.publish([row])
+    seen = bench.see(row.id)
+    assert (seen.status, seen.due) == (Status.PENDING, True)
+    assert bench.claim_one().id == row.id
+
+
 def test_a_row_that_a_beacon_names_twice_is_held_once(bench: Bench) -> None:
     row = published(bench)
     assert tell(bench, held(row), held(row)) == 1

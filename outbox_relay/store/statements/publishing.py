@@ -39,21 +39,23 @@ def mark_published(tables: Tables, dialect: str) -> sa.Update:
     """The broker has confirmed the messages: the queue lease begins.
 
     A worker may have been quicker than the relay: where a beacon says that the task runs already, its lease stands.
-    A row that was re-armed while the broker took its message is claimed again: the message is out.
+    A row that was re-armed while the broker took its message is claimed again: the message is out. It is not where that
+    worker has come and gone: the row was re-armed for it, and has no lease that would ever end.
     """
     row = tables.row
     claims = given(dialect, "claims", id=sa.BigInteger(), token=sa.Uuid(), to=sa.Text())
     locked = _locked(tables, dialect, claims, claims.c.to)
     lease = after(sa.bindparam("lease", type_=sa.Float()))
+    out = row.c.started_at.is_(None)
     return (
         sa.update(row)
         .where(row.c.id == locked.c.id)
         .values(
-            status=literal("claimed"),
-            parked=sa.false(),
+            status=sa.case((out, literal("claimed")), else_=row.c.status),
+            parked=sa.case((out, sa.false()), else_=row.c.parked),
             published_at=now(),
             published_to=locked.c.to,
-            lease_until=sa.case((row.c.started_at.is_(None), lease), else_=row.c.lease_until),
+            lease_until=sa.case((out, lease), else_=row.c.lease_until),
             error=sa.null(),
         )
     )
