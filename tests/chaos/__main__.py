@@ -103,7 +103,7 @@ def open_servers(stack: str, workshop: Workshop, folder: Path) -> tuple[dict[str
 def hire(crew: Crew, shop: Shop) -> None:
     for _ in range(2):
         crew.hire("relay", lambda: shop.relay(wait=False))
-    crew.hire("worker", lambda: shop.worker("--max-tasks-per-child", "50", wait=False))
+    crew.hire("worker", lambda: shop.worker("--max-tasks-per-child", "10", wait=False))
     crew.hire("worker", lambda: shop.worker("--autoscale", "3,1", env={chaos_shop.LATE: "yes"}, wait=False))
     schedule = shop.folder / "beat"
     crew.hire("beat", lambda: shop.start("beat", "beat", "-s", str(schedule), "--pidfile="))

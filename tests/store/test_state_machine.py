@@ -36,10 +36,11 @@ class Expected:
     status: str = "pending"
     token: UUID | None = None
     failures: int = 0
+    started: bool = False  # a worker has said that this delivery runs
     deliveries: list[ClaimedRow] = field(default_factory=list)
 
     def ends(self, status: str) -> None:
-        self.status, self.token = status, None
+        self.status, self.token, self.started = status, None, False
 
     def report(self, kind: str, token: UUID) -> None:
         if kind == "done":
@@ -49,7 +50,7 @@ class Expected:
         if self.token != token:
             return
         if kind == "released":
-            self.status = "claimed"
+            self.status, self.started = "claimed", False
         elif kind == "lost":
             self.failures += 1
             self.ends("failed" if self.failures >= 3 else "pending")
@@ -100,7 +101,7 @@ class Life(RuleBasedStateMachine):
             assert expected.status == "pending"
             assert row.namespace == expected.namespace
             assert row.token not in {old.token for old in expected.deliveries}
-            expected.status, expected.token = "claimed", row.token
+            expected.status, expected.token, expected.started = "claimed", row.token, False
             expected.deliveries.append(row)
 
     @rule(numbers=picks, final=st.booleans())
@@ -112,7 +113,7 @@ class Life(RuleBasedStateMachine):
         for one in changed:
             if final:
                 self.rows[one.id].ends("done")
-            else:
+            elif not self.rows[one.id].started:  # else the row was re-armed for its worker, and stays due
                 self.rows[one.id].status = "claimed"
 
     @rule(numbers=picks, how=st.sampled_from(["release", "postpone", "expire", "fail_unsendable"]))
@@ -147,6 +148,7 @@ class Life(RuleBasedStateMachine):
         assert self.bench.store.beacon(beacon, run_lease=LEASE, message_expires=expires) == len(changed)
         for one in changed:
             self.rows[one.row_id].status = "claimed"
+            self.rows[one.row_id].started |= one.state is not HeldState.RESERVED
 
     @rule(numbers=picks, kinds=st.lists(st.sampled_from(REPORTS), min_size=6, max_size=6))
     def settle(self, numbers: list[int], kinds: list[str]) -> None:
