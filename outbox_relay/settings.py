@@ -47,6 +47,12 @@ def _optional_text(value: Any) -> str | None:
     return None if value is None else _text(value)
 
 
+def _broker_name(value: Any) -> str:
+    if isinstance(value, str) and re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}", value):
+        return value
+    raise ValueError("write 1 to 100 ASCII letters, digits, '_', '.' and '-': it names the outbox's queues")
+
+
 def _identifier(value: Any) -> str:
     if isinstance(value, str) and re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,39}", value):
         return value
@@ -149,7 +155,7 @@ def _seconds(value: float) -> Any:
 class Settings:
     """All settings, checked. Build it with :meth:`from_conf`."""
 
-    name: str = _key(_text)
+    name: str = _key(_broker_name)
     database_url: str = _key(_text)
     enabled: bool = _key(_flag, False)
     listen_url: str | None = _key(_optional_text, None)

@@ -2,16 +2,58 @@
 
 from __future__ import annotations
 
+import threading
 from datetime import timedelta
 from random import random
 from typing import TYPE_CHECKING
 
 from outbox_relay.core.backoff import Backoff
+from outbox_relay.events import Events
 
 if TYPE_CHECKING:
-    from outbox_relay.events import Events
+    from typing import Any
 
 PAUSES = Backoff(timedelta(seconds=0.1), 2.0, timedelta(seconds=3), 0.25)
+
+
+class OneVoice:
+    """One word for an outage that several loops meet, each on connections of its own.
+
+    It is told when the first of them meets it, and that it is over when the last of them has found out.
+    """
+
+    def __init__(self, events: Events) -> None:
+        self._events = events
+        self._away: dict[str, set[Voice]] = {}
+        self._lock = threading.Lock()
+
+    def voice(self) -> Voice:
+        """Return what one loop tells its events to."""
+        return Voice(self)
+
+    def hear(self, voice: Voice, name: str, fields: dict[str, Any]) -> None:
+        what, _, change = name.partition(".")
+        if change not in ("lost", "back"):
+            self._events.emit(name, **fields)
+            return
+        with self._lock:
+            away = self._away.setdefault(what, set())
+            told = bool(away)
+            away.add(voice) if change == "lost" else away.discard(voice)
+            news = bool(away) != told
+        if news:
+            self._events.emit(name, **fields)
+
+
+class Voice(Events):
+    """The events of one loop, on their way to those of the relay."""
+
+    def __init__(self, all_of_them: OneVoice) -> None:
+        super().__init__()
+        self._all = all_of_them
+
+    def emit(self, name: str, **fields: Any) -> None:
+        self._all.hear(self, name, fields)
 
 
 class Outage:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from outbox_relay.core.leases import Leases
     from outbox_relay.events import Events
     from outbox_relay.publish.queues import Queues
+    from outbox_relay.relay.outages import OneVoice
     from outbox_relay.settings import Settings
     from outbox_relay.store.outbox import Store
 
@@ -30,6 +31,7 @@ class Parts:
     queues: Queues
     settings: Settings
     events: Events
+    outages: OneVoice
     instance: UUID
     leases: Leases
     message_life: timedelta | None

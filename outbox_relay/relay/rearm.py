@@ -76,7 +76,7 @@ class Rearm:
         self._hurry = hurry
         self._woken = woken
         self._clock = clock
-        self._outage = Outage(parts.events, "store")
+        self._outage = Outage(parts.outages.voice(), "store")
         self._due_at = clock()
         self._round: Round | None = None
         self._waits_for = ""

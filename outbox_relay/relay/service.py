@@ -23,7 +23,7 @@ from outbox_relay.publish.publisher import expires_messages, open_publisher
 from outbox_relay.relay.health import HealthServer, Pulse, Tally
 from outbox_relay.relay.inbox import Inbox, broker_heartbeat, consumer_connection
 from outbox_relay.relay.loops import Loop
-from outbox_relay.relay.outages import Outage
+from outbox_relay.relay.outages import OneVoice, Outage
 from outbox_relay.relay.ownership import NotTheOwnerError, own
 from outbox_relay.relay.parts import Parts
 from outbox_relay.relay.reading import Reading
@@ -208,7 +208,7 @@ class Relay:
 
     def _build(self) -> None:
         if SWEEP in self.loop_names:
-            publisher = open_publisher(self._parts.app, events=self._outbox.events)
+            publisher = open_publisher(self._parts.app, events=self._parts.outages.voice())
             sweep = Sweep(self._parts, publisher, new_namespace=self._new_namespace)
             self._add("sweep", sweep.tick, drain=sweep.drain, echo=2 * WINDOW)
         if SETTLE in self.loop_names:
@@ -224,7 +224,7 @@ class Relay:
             app.connection_for_read(), parts.settings.name, heartbeat=heartbeat, visible_after=visible_after
         )
         queues = parts.queues
-        inbox = Inbox(connection, [queues.settlements, queues.beacons, queues.relay], parts.events)
+        inbox = Inbox(connection, [queues.settlements, queues.beacons, queues.relay], parts.outages.voice())
         subscriptions = Subscriptions(parts)
         self._look_at_namespaces = subscriptions.look
         settle = Settle(parts, inbox, self._reading, sign_on=self._sign, wish=self._wish, on_beacon=subscriptions.note)
@@ -290,6 +290,7 @@ def make_parts(outbox: Outbox, instance: UUID) -> Parts:
         queues=outbox.queues,
         settings=settings,
         events=outbox.events,
+        outages=OneVoice(outbox.events),
         instance=instance,
         leases=leases,
         message_life=leases.message_life if expires_messages(outbox.app) else None,

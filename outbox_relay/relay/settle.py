@@ -66,7 +66,7 @@ class Settle:
         self._sign_on = sign_on
         self._wish = wish
         self._on_beacon = on_beacon
-        self._outage = Outage(parts.events, "store")
+        self._outage = Outage(parts.outages.voice(), "store")
         self._wait = min(WAIT, parts.leases.heartbeat.total_seconds() / 2)
         self._sign_at = 0.0
 
@@ -186,6 +186,8 @@ class Settle:
             said = {settlement.delivery.row_id: settlement.kind.value for settlement in settlements}
             for stale in settled.stale:
                 self._events.emit("settle.stale", row_id=stale.row_id, kind=said[stale.row_id], reason=stale.why)
+            reasons = ", ".join(sorted({stale.why for stale in settled.stale}))
+            self._events.emit("settle.unchanged", reports=len(settled.stale), reasons=reasons)
 
 
 def _first_line(error: str | None) -> str:

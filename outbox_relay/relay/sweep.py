@@ -79,7 +79,7 @@ class Sweep:
         self._new_namespace = new_namespace
         self._namespaces = {DEFAULT_NAMESPACE}
         self._circuits = Circuits(parts.events, clock)
-        self._store_outage = Outage(parts.events, "store")
+        self._store_outage = Outage(parts.outages.voice(), "store")
         self._side = ThreadPoolExecutor(1, "outbox-sweep-store")
         self._ahead: Future[Load] | None = None
         self._behind: Future[None] | None = None
@@ -96,7 +96,6 @@ class Sweep:
                 self._let_go("the broker is away or blocks")
                 return AWAY
             load = self._take()
-            self._store_outage.is_over()
             if not load:
                 self._finish_writes()
                 return self._settings.poll_interval.total_seconds()
@@ -214,7 +213,9 @@ class Sweep:
         if ahead is not None:
             return ahead.result()
         self._finish_writes()
-        return self._side.submit(self._claim).result()
+        load = self._side.submit(self._claim).result()
+        self._store_outage.is_over()
+        return load
 
     def _claim(self) -> Load:
         begun = self._clock()

@@ -37,6 +37,7 @@ def test_keys_that_are_not_the_outboxs_are_not_looked_at() -> None:
 # -- single values ------------------------------------------------------------------------------------------------
 
 FLAG, TEXT = "write True or False", "write a string that is not empty"
+BROKER_NAME = "write 1 to 100 ASCII letters"
 IDENTIFIER = "write 1 to 40 ASCII letters, digits and '_', not starting with a digit"
 COUNT, NUMBER = "write a whole number of at least 1", "write a number"
 SPAN = "write a number of seconds above 0 (and at most ten years)"
@@ -47,8 +48,10 @@ SPAN = "write a number of seconds above 0 (and at most ten years)"
     [
         ("outbox_enabled", 1, FLAG),
         ("outbox_enabled", "yes", FLAG),
-        ("outbox_name", "", TEXT),
-        ("outbox_name", 7, TEXT),
+        ("outbox_name", "", BROKER_NAME),
+        ("outbox_name", 7, BROKER_NAME),
+        ("outbox_name", "bad name!", BROKER_NAME),
+        ("outbox_name", "a" * 101, BROKER_NAME),
         ("outbox_database_url", "  ", TEXT),
         ("outbox_listen_url", 7, TEXT),
         ("outbox_schema", "a-b", IDENTIFIER),
