@@ -17,7 +17,7 @@ from outbox_relay.core.settlement import WireError, encode_settlements
 ages = st.integers(0, 10**9).map(lambda milliseconds: milliseconds / 1000)
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=30)
 names = st.lists(texts, max_size=4).map(tuple)
-helds = st.builds(Held, st.integers(-(2**63), 2**63 - 1), st.uuids(), st.sampled_from(HeldState), ages)
+helds = st.builds(Held, st.integers(1, 2**63 - 1), st.uuids(), st.sampled_from(HeldState), ages)
 beacons = st.builds(
     Beacon,
     instance=st.uuids(),
