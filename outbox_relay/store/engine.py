@@ -55,8 +55,7 @@ def open_engine(url: str | sa.URL, *, application: str = "outbox relay") -> sa.E
         if dialect != POSTGRESQL:
             known = "postgresql+psycopg://… and sqlite:///…"
             raise StoreError(f"the outbox does not work on {dialect!r}: its databases are {known}")
-        if parsed.drivername == POSTGRESQL:
-            parsed = parsed.set(drivername="postgresql+psycopg")
+        parsed = parsed.set(drivername="postgresql+psycopg")  # whatever the shop's own engine uses
         usual = {"connect_timeout": 10, "application_name": application, **KEEPALIVE}
         engine = sa.create_engine(
             parsed,

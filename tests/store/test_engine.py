@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     [
         ("mysql+pymysql://localhost/shop", "does not work on 'mysql'"),
         ("nonsense", "cannot be used"),
-        ("postgresql+nodriver://localhost/shop", "cannot be used"),
         ("oracle://x", "does not work on 'oracle'"),
     ],
 )
@@ -41,8 +40,9 @@ def test_a_url_that_cannot_be_used_is_refused_with_a_reason(url: str, text: str)
         open_engine(url)
 
 
-def test_a_url_without_a_driver_means_psycopg() -> None:
-    assert open_engine("postgresql://localhost/shop").dialect.driver == "psycopg"
+@pytest.mark.parametrize("scheme", ["postgresql", "postgresql+psycopg2", "postgresql+asyncpg", "postgresql+psycopg"])
+def test_whatever_driver_the_shop_uses_the_outbox_uses_psycopg(scheme: str) -> None:
+    assert open_engine(f"{scheme}://localhost/shop").dialect.driver == "psycopg"
 
 
 def test_a_store_is_opened_as_the_settings_say(sqlite_url: str) -> None:
