@@ -6,6 +6,7 @@ Code emits events; one subscriber writes log lines, another feeds the metrics. T
 from __future__ import annotations
 
 import logging
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     Subscriber = Callable[["Event"], None]
 
 logger = logging.getLogger("outbox_relay")
+_ONE = re.compile(r"(?<![\d.,])1 (row|report|settlement)s\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +39,7 @@ class Event:
         return CATALOGUE[self.name]
 
     def __str__(self) -> str:
-        return self.description.text.format_map(self.fields)
+        return _ONE.sub(r"1 \1", self.description.text.format_map(self.fields))
 
 
 _D, _I, _W, _E = logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR

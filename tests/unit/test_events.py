@@ -128,3 +128,10 @@ def test_a_field_that_is_missing_spoils_the_line_and_nothing_else(caplog: pytest
         events.emit("prune.pruned")
     assert heard
     assert "a subscriber failed" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("rows", "line"), [(1, "pruned 1 row"), (2, "pruned 2 rows"), (21, "pruned 21 rows"), (0, "pruned 0 rows")]
+)
+def test_a_line_counts_one_row_as_one(rows: int, line: str) -> None:
+    assert str(Event("prune.pruned", {"rows": rows})) == line
