@@ -65,8 +65,9 @@ def list_rows(tables: Tables, status: str | None, which: frozenset[str]) -> sa.S
     if status == Status.PENDING.value:
         return _list_pending(tables, matches, limit)
     in_status = row.c.status == literal(Status(status).value)
-    first = row.c.claimed_at if status == Status.CLAIMED.value else row.c.settled_at.desc()
-    return _details(tables).where(in_status, *matches).order_by(first, row.c.id).limit(limit)
+    claimed = status == Status.CLAIMED.value
+    order = (row.c.claimed_at, row.c.id) if claimed else (row.c.settled_at.desc(), row.c.id.desc())
+    return _details(tables).where(in_status, *matches).order_by(*order).limit(limit)
 
 
 def _list_pending(
