@@ -44,7 +44,7 @@ class Stager:
         one = self._signature(signature)
         if several := _kind_of_several(one):
             raise StagingError(
-                f"a {several} is more than one message: stage its tasks with stage_many, or send it inside "
+                f"this signature is more than one message ({several}): give all of it to stage_many, or send it inside "
                 "`with outbox.capture(...)`"
             )
         if not (rows := self._rows(one, options, options.ordinal)):
