@@ -75,7 +75,7 @@ def publish_relay(bench: Bench, broker: str, rows: int) -> Sample:
     left = "SELECT count(*) FILTER (WHERE published_at IS NULL), extract(epoch FROM max(published_at)) FROM outbox_row"
     with bench.place(broker) as place, relay(place):
         began_at = send(place, "stage_at_once", rows)["began_at"]
-        eventually(lambda: ask(place, left)[0] == 0, WITHIN, every=0.1)
+        eventually(lambda: ask(place, left)[0] == 0, WITHIN, every=0.5)
         seconds = float(ask(place, left)[1]) - began_at
         lost, twice = count(drain(place.broker, rows), rows)
     return Sample(rows / seconds, lost, twice)
@@ -93,7 +93,7 @@ def whole_plain(bench: Bench, rows: int) -> Sample:
     with bench.place("rabbitmq") as place, worker(place, outbox=False) as process:
         before = cpu_seconds(process.pid)
         began_at = send(place, "apply_async", rows, outbox=False)["began_at"]
-        eventually(lambda: len(place.runs()) >= rows, WITHIN, every=0.1)
+        eventually(lambda: len(place.runs()) >= rows, WITHIN, every=0.5)
         more = _worked(place, process.pid, rows, before)
         runs = place.runs()
     lost, twice = count((number for number, _ in runs), rows)
@@ -108,7 +108,7 @@ def whole_outbox(bench: Bench, rows: int) -> Sample:
     with bench.place("rabbitmq") as place, relay(place), worker(place, outbox=True) as process:
         before = cpu_seconds(process.pid)
         began_at = send(place, "stage_many", rows)["began_at"]
-        eventually(lambda: len(place.runs()) >= rows and ask(place, done)[0] == 0, WITHIN, every=0.1)
+        eventually(lambda: len(place.runs()) >= rows and ask(place, done)[0] == 0, WITHIN, every=0.5)
         more = _worked(place, process.pid, rows, before)
         ended_at = float(ask(place, done)[1])
         runs = place.runs()

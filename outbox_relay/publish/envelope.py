@@ -92,7 +92,7 @@ def _milliseconds(span: timedelta) -> str:
 def _load(what: str, data: bytes) -> dict[str, Any]:
     """Read a stored JSON object; kombu's own reader, many times slower, only where there is a typed value in it."""
     try:
-        value = load_typed(data) if b'"__type__"' in data else json.loads(data)
+        value = load_typed(data) if b'"__type__"' in data else json.loads(data.decode())
     except (ValueError, TypeError, LookupError, RecursionError) as error:
         raise PublishError(f"the {what} of the message cannot be read: {error!r}") from error
     if not isinstance(value, dict):
