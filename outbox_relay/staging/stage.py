@@ -11,7 +11,7 @@ from outbox_relay.errors import OutboxError, StagingError
 from outbox_relay.publish.capture import Sending, Sent, diverted
 from outbox_relay.staging.rows import new_row
 from outbox_relay.staging.templates import Templates
-from outbox_relay.staging.transaction import enter, session_or_connection
+from outbox_relay.staging.transaction import enter, session_or_connection, watch_sessions
 from outbox_relay.store.staging import insert_rows
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ class Stager:
         self._tables = tables
         self._throttle = throttle
         self._templates = Templates(app, settings.max_body_bytes)
+        watch_sessions()
 
     def stage(self, given: Any, signature: Any, options: Options, bind: Any = None) -> Staged:
         """Stage one signature. See :meth:`outbox_relay.Outbox.stage`."""

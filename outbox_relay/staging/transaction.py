@@ -141,10 +141,17 @@ def _hold_to_one_database(session: Session, engine: sa.Engine) -> None:
     joined = getattr(transaction, "_connections", None) or ()
     if any(one.engine is not engine for one in joined):
         raise StagingError(TWO_DATABASES)
-    if WATCHED not in session.info:
-        event.listen(session, "after_begin", _refuse_second_database)
-        event.listen(session, "after_transaction_end", _forget_database)
     session.info[WATCHED] = engine
+
+
+def watch_sessions() -> None:
+    """See to it that no second database joins a transaction in which something was staged; once a process.
+
+    The listeners are those of all sessions: to listen to each one that stages would cost a tenth of the staging.
+    """
+    for name, listener in (("after_begin", _refuse_second_database), ("after_transaction_end", _forget_database)):
+        if not event.contains(Session, name, listener):
+            event.listen(Session, name, listener)
 
 
 def _refuse_second_database(session: Session, _: Any, connection: sa.Connection) -> None:
@@ -154,5 +161,5 @@ def _refuse_second_database(session: Session, _: Any, connection: sa.Connection)
 
 
 def _forget_database(session: Session, transaction: Any) -> None:
-    if transaction.parent is None:
+    if transaction.parent is None and WATCHED in session.info:
         session.info[WATCHED] = None
