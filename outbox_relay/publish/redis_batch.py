@@ -86,6 +86,7 @@ class RedisPublisher(Publisher):
                 return False
             try:
                 link.open(min(left, PATIENCE))
+                self._ask()
                 self._send(pairs)
             except link.lost as error:
                 for _, receipt in pairs:
@@ -97,6 +98,11 @@ class RedisPublisher(Publisher):
             else:
                 return not self._blocked
         return False
+
+    def _ask(self) -> None:
+        """See that the server is there: what is sent to one that has gone since the last time would be in doubt."""
+        with self._link.channel.conn_or_acquire() as client:
+            client.ping()
 
     def _send(self, pairs: list[tuple[Outgoing, Receipt]]) -> None:
         link = self._link

@@ -77,7 +77,7 @@ def test_worker_that_ends_while_the_broker_is_away_says_what_it_could_not_send(
         worker.wait_note("nap ended")
         eventually(lambda: "settlements wait" in worker.text())
         worker.stop()
-        assert "1 settlements were dropped" in worker.text()
+        assert "dropped 1 settlement" in worker.text()
     rabbitmq.start()
 
 
