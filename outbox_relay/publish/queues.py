@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from kombu import Queue
 
-from outbox_relay.core.placement import MAX_QUEUE_BYTES, Route, queue_name, route_fault
-from outbox_relay.errors import PublishError, SettingsError
+from outbox_relay.core.placement import Route, queue_name, route_fault
+from outbox_relay.errors import PublishError
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -47,19 +47,9 @@ class Queues:
     """The queues of one outbox on one app."""
 
     def __init__(self, app: Celery, settings: Settings) -> None:
-        """Name the outbox's own queues.
-
-        Raises:
-            SettingsError: ``outbox_name`` is too long for a queue's name.
-        """
         self._app = app
         self._namespace_queues = settings.namespace_queues
         self._targets: dict[tuple[str, str, str | None, str, str], Target] = {}
-        if (size := len((SETTLEMENTS + settings.name).encode())) > MAX_QUEUE_BYTES:
-            raise SettingsError(
-                f"outbox_name = {settings.name!r} is refused: the queue {SETTLEMENTS}{{name}} would take {size} bytes, "
-                f"and a broker allows {MAX_QUEUE_BYTES}; write a shorter name"
-            )
         self.settlements = own_queue(SETTLEMENTS + settings.name)
         self.beacons = own_queue(BEACONS + settings.name)
         self.relay = own_queue(RELAY + settings.name)

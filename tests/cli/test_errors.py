@@ -202,7 +202,7 @@ def test_rows_are_cancelled_where_the_broker_refuses_the_login(big_shop: Shop) -
     (staged,) = big_shop.stage("charge")
     big_shop.sql(
         "INSERT INTO outbox_worker (instance, hostname, pool, namespaces, queues, held, started_at, last_seen_at) "
-        "VALUES (:instance, 'w1@vm', 'prefork', 'all', '[]', 0, now(), now())",
+        "VALUES (:instance, 'w1@vm', 'prefork', 'all', '[\"celery\"]', 0, now(), now())",
         instance=uuid4(),
     )
     big_shop.sql(

@@ -59,5 +59,5 @@ def test_a_row_of_a_dead_worker_is_rearmed_once_although_several_relays_and_beat
     row = shop.becomes(staged, "done", within=40)
     assert row.rearms <= 2  # no worker was there for a while
     assert (row.attempt, row.failures) == (0, 0)
-    assert sum(one.count("re-armed 1 rows") for one in relays) == row.rearms
+    assert sum(one.count("re-armed 1 row ") for one in relays) == row.rearms
     assert not any(one.ended for one in beats)

@@ -52,7 +52,7 @@ def test_a_second_signal_ends_a_relay_at_once(open_shop: OpenShop, rabbitmq: Rab
     shop = open_shop(quick=False)
     relay = shop.relay()
     shop.stage("charge")
-    eventually(lambda: relay.says("published 1 rows"), 20)
+    eventually(lambda: relay.says("published 1 row"), 20)
     rabbitmq.pause()
     try:
         shop.stage_many(5)

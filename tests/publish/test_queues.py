@@ -120,7 +120,7 @@ def test_a_queue_that_is_none_of_an_outbox_has_no_beacons() -> None:
 
 
 def test_an_outbox_name_that_no_queue_could_bear_is_refused() -> None:
-    with pytest.raises(SettingsError, match="shorter name"):
+    with pytest.raises(SettingsError, match="1 to 100 ASCII letters"):
         queues(outbox_name="é" * 120)
 
 
