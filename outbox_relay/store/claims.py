@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 
 from outbox_relay.core.planning import Watermark, share
-from outbox_relay.core.row import Batch, ClaimedRow, Message
 from outbox_relay.core.settlement import storable
+from outbox_relay.store import claimed
 from outbox_relay.store.sql import POSTGRESQL, clock, values
 from outbox_relay.store.statements import claiming, publishing
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from datetime import datetime
     from uuid import UUID
 
-    from outbox_relay.core.row import Claim, Published
+    from outbox_relay.core.row import Batch, Claim, Published
     from outbox_relay.store.engine import Database
 
 MAX_BATCH_BYTES = 32 * 1024 * 1024
@@ -60,18 +60,18 @@ class Claims:
     def _claim_all(self, connection: sa.Connection, limit: int, taking: dict[str, Any]) -> Batch | None:
         """Claim in one statement; None where there are several namespaces."""
         parameters = {"limit": limit, "since": self._watermark.since(""), **taking}
-        found = connection.execute(claiming.claim_all(self._db.tables), parameters).mappings().all()
+        found = connection.execute(claiming.claim_all(self._db.tables), parameters).all()
         look = found[0]
-        if look["namespaces"] > 1:
+        if look.namespaces > 1:
             self._several = True
             return None
-        rows = [one for one in found if one["id"] is not None]
-        more = len(rows) < look["seen"] or look["seen"] >= limit
-        left = {"": max((one["visible_after"] for one in rows), default=None)} if more else {}
-        self._watermark.looked(look["now"], left)
+        rows = [] if look.id is None else found
+        more = len(rows) < look.seen or look.seen >= limit
+        left = {"": max((one.visible_after for one in rows), default=None)} if more else {}
+        self._watermark.looked(look.now, left)
         if more:  # with one namespace its mark is everybody's
             self._watermark.floor = self._watermark.since("")
-        return _batch(rows, more=more)
+        return claimed.batch(rows, more=more, at=claiming.LOOK_COLUMNS)
 
     def _claim_fairly(self, connection: sa.Connection, limit: int, taking: dict[str, Any]) -> Batch:
         """Look which namespaces have due rows, share the places between them, and claim the shares."""
@@ -84,7 +84,7 @@ class Claims:
         shares = share(due, limit)
         if not shares:
             watermark.looked(looks[0]["now"], {})
-            return _batch([], more=False)
+            return claimed.batch([], more=False)
         self._turn = list(shares)[-1]
         plan = values(
             dialect,
@@ -96,10 +96,10 @@ class Claims:
         taking = {**taking, **plan}
         if dialect != POSTGRESQL:
             taking["most"] = max(shares.values())
-        rows = connection.execute(claiming.claim_shares(tables, dialect), taking).mappings().all()
+        rows = connection.execute(claiming.claim_shares(tables, dialect), taking).all()
         taken: dict[str, list[Any]] = {}
         for one in rows:
-            taken.setdefault(one["namespace"], []).append(one["visible_after"])
+            taken.setdefault(one.namespace, []).append(one.visible_after)
         everywhere = len(due) < limit
         counted_to = -(-limit // len(due)) * claiming.COUNTED_PARTS
         left = {
@@ -108,7 +108,7 @@ class Claims:
             if len(taken.get(name, ())) < count or count >= counted_to
         }
         watermark.looked(looks[0]["now"], left, everywhere=everywhere)
-        return _batch(rows, more=bool(left) or not everywhere)
+        return claimed.batch(rows, more=bool(left) or not everywhere)
 
     def next_due_in(self) -> timedelta | None:
         with self._db.begin(reads=True) as connection:
@@ -168,35 +168,3 @@ class Claims:
 
     def _write(self, connection: sa.Connection, statement: Any, parameters: dict[str, Any]) -> int:
         return int(connection.execute(statement(self._db.tables, self._db.dialect), parameters).rowcount)
-
-
-def _batch(rows: Sequence[Any], *, more: bool) -> Batch:
-    """The rows of a claim, oldest first: SQL promises no order for RETURNING."""
-    ordered = sorted(rows, key=lambda one: (one["visible_after"], one["id"]))
-    return Batch((_claimed(one) for one in ordered), more=more)
-
-
-def _claimed(row: Any) -> ClaimedRow:
-    message = Message(
-        task=row["task"],
-        task_id=row["task_id"],
-        task_queue=row["task_queue"],
-        exchange=row["exchange"],
-        routing_key=row["routing_key"],
-        body=row["body"],
-        content_type=row["content_type"],
-        content_encoding=row["content_encoding"],
-        headers=row["headers"],
-        properties=row["properties"],
-    )
-    return ClaimedRow(
-        id=row["id"],
-        token=row["claim_token"],
-        namespace=row["namespace"],
-        node=row["node"],
-        message=message,
-        attempt=row["attempt"],
-        retries=row["retries"],
-        settle_on=row["settle_on"],
-        expired=bool(row["expired"]),
-    )

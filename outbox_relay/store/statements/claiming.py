@@ -25,7 +25,8 @@ _MESSAGE = ("task", "task_id", "task_queue", "exchange", "routing_key", "body", 
 CLAIMED_COLUMNS = (
     *("id", "claim_token", "namespace", "node", *_MESSAGE, "headers", "properties"),
     *("attempt", "retries", "settle_on", "visible_after"),
-)
+)  # :mod:`outbox_relay.store.claimed` reads them, and whether the row has expired, by their places
+LOOK_COLUMNS = 3  # that :func:`claim_all` returns before them
 
 
 def _take(tables: Tables, fits: sa.FromClause) -> sa.Update:
