@@ -1,0 +1,99 @@
+"""What operators say about namespaces, workflows and tasks, as the database keeps it and as people are shown it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from datetime import datetime
+
+UNLIMITED = -1
+"""``max_in_flight`` of a namespace without a quota, whatever the default is. NULL: the default quota counts."""
+
+MAX_NODES = 32
+
+
+class Scope(str, Enum):
+    """What a hold is on: the column of ``outbox_hold``."""
+
+    WORKFLOW = "workflow"
+    NAMESPACE = "namespace"
+    TASK = "task"
+
+
+class PlacementKind(str, Enum):
+    """How a namespace's nodes are meant: the column ``placement`` of ``outbox_namespace``."""
+
+    UNPLACED = "unplaced"
+    PREFER = "prefer"
+    PINNED = "pinned"
+
+
+class NamespaceState(str, Enum):
+    """Whether a namespace takes new rows: the column ``state`` of ``outbox_namespace``."""
+
+    ACTIVE = "active"
+    DEPRECATED = "deprecated"
+
+
+def effective_quota(max_in_flight: int | None, default: int | None) -> int | None:
+    """Return how many rows of a namespace may be in flight at once, or None for any number."""
+    quota = default if max_in_flight is None else max_in_flight
+    return None if quota == UNLIMITED else quota
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamespaceInfo:
+    """A namespace as operators see it.
+
+    ``quota`` is what holds: ``max_in_flight`` or the default one, None for any number. ``in_flight`` rows are claimed,
+    ``due`` and ``parked`` ones pending; ``due`` is counted up to a bound only. ``last_seen_at``: rows of it were claimed
+    then, to about a minute.
+    """
+
+    namespace: str
+    state: NamespaceState
+    placement: PlacementKind
+    nodes: tuple[str, ...]
+    max_in_flight: int | None
+    quota: int | None
+    in_flight: int
+    due: int
+    parked: int
+    oldest_due_at: datetime | None
+    held: bool
+    created_at: datetime
+    last_seen_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HoldInfo:
+    """A hold, and how many pending rows it keeps out of the due ones so far."""
+
+    scope: Scope
+    value: str
+    reason: str | None
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkflowInfo:
+    """A workflow: how many rows are in each state, and what stands out.
+
+    ``oldest_pending_at`` is when the pending row that waits longest was staged. ``run_ids`` and ``failed`` (row ids)
+    name a few of them.
+    """
+
+    workflow_id: str
+    counts: Mapping[str, int]
+    total: int
+    parked: int
+    created_at: datetime
+    oldest_pending_at: datetime | None
+    last_settled_at: datetime | None
+    run_ids: Sequence[str]
+    failed: Sequence[int]
+    held_since: datetime | None
