@@ -14,8 +14,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from sqlalchemy.dialects import postgresql, sqlite
 
+from outbox_relay.core.namespaces import Scope
 from outbox_relay.store.schema import build
-from outbox_relay.store.statements import claiming, operating, publishing, rearming, register, settling, staging
+from outbox_relay.store.statements import (
+    claiming,
+    operating,
+    parking,
+    publishing,
+    rearming,
+    register,
+    settling,
+    staging,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,13 +38,14 @@ DIALECTS: dict[str, sa.Dialect] = {
     "sqlite": sqlite.dialect(),  # type: ignore[no-untyped-call]
 }
 TABLES = build()
-MODULES = (claiming, publishing, settling, rearming, register, staging, operating)
+MODULES = (claiming, parking, publishing, settling, rearming, register, staging, operating)
 FILTERED = frozenset({"ids", "namespace", "task", "workflow_id", "error"})
 
 # How to call those that take more than the tables and the dialect: variant → arguments.
 SPECIAL: dict[Callable[..., Any], dict[str, Callable[[str], tuple[Any, ...]]]] = {
     rearming.stale: {"": lambda dialect: (TABLES, dialect == "postgresql")},
     register.forget_processes: {"_relay": lambda _: (TABLES, "relay"), "_worker": lambda _: (TABLES, "worker")},
+    parking.unpark: {f"_{scope.value}": lambda dialect, scope=scope: (TABLES, dialect, scope) for scope in Scope},
     operating.list_rows: {
         "": lambda _: (TABLES, None, frozenset()),
         "_pending": lambda _: (TABLES, "pending", frozenset({"namespace"})),
