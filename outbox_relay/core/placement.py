@@ -1,9 +1,15 @@
-"""Names of namespaces, nodes and queues, and which queue a row goes to."""
+"""Names of namespaces, nodes and queues, and which queue a row goes to: the one decision that every path uses."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from outbox_relay.core.namespaces import PlacementKind
+
+if TYPE_CHECKING:
+    from collections.abc import Container
 
 DEFAULT_NAMESPACE = "default"
 MAX_QUEUE_BYTES = 255
@@ -57,3 +63,47 @@ def route_fault(route: Route, *, namespace_queues: bool = True) -> str | None:
     if (size := len(name.encode("utf-8", "surrogatepass"))) > MAX_QUEUE_BYTES:
         return f"queue {name!r}: its name takes {size} bytes, and a broker allows {MAX_QUEUE_BYTES}"
     return None
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """A namespace's directive: how its ``nodes`` are meant."""
+
+    kind: PlacementKind
+    nodes: tuple[str, ...] = ()
+
+
+UNPLACED = Placement(PlacementKind.UNPLACED)
+
+
+def permitted_nodes(
+    route: Route, placement: Placement, live_queues: Container[str], *, namespace_queues: bool = True
+) -> tuple[str | None, ...]:
+    """Say to which nodes a row of ``route`` may go now: any one of them is as good as another.
+
+    None stands for the queue of the pool; an empty answer means that the row waits. ``live_queues`` are the queues that
+    live workers serve who report. A node that the row itself names always wins, but never takes the row out of the
+    nodes that its namespace is pinned to.
+    """
+    pinned = placement.kind is PlacementKind.PINNED
+    if route.node is not None:
+        return () if pinned and route.node not in placement.nodes else (route.node,)
+    if placement.kind is PlacementKind.UNPLACED:
+        return (None,)
+    live = tuple(
+        node
+        for node in placement.nodes
+        if queue_name(Route(route.namespace, route.task_queue, node), namespace_queues=namespace_queues) in live_queues
+    )
+    return live or (() if pinned else (None,))
+
+
+def route_of_queue(name: str) -> Route | None:
+    """Read the name of a node's queue; None where it is another's. Where queues are shared, ``default`` is anybody."""
+    served, at, node = name.rpartition("@")
+    if not at or name_fault(node):
+        return None
+    namespace, colon, task_queue = served.rpartition(":")
+    if ":" in namespace or "@" in served or not task_queue or (colon and not namespace):
+        return None
+    return Route(namespace if colon else DEFAULT_NAMESPACE, task_queue, node)
