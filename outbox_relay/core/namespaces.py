@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+import difflib
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from datetime import datetime
 
 UNLIMITED = -1
 """``max_in_flight`` of a namespace without a quota, whatever the default is. NULL: the default quota counts."""
-
-MAX_NODES = 32
 
 
 class Scope(str, Enum):
@@ -45,13 +44,22 @@ def effective_quota(max_in_flight: int | None, default: int | None) -> int | Non
     return None if quota == UNLIMITED else quota
 
 
+def unknown_namespace(name: str, known: Iterable[str]) -> str:
+    """Say that a namespace is not known where they are closed, with the nearest one that is."""
+    near = difflib.get_close_matches(name, list(known), n=1)
+    cure = f"did you mean {near[0]!r}? If not," if near else "to add it,"
+    return (
+        f"namespace {name!r} is not known, and namespaces are closed here: {cure} "
+        f"make it with 'outbox namespace set {name}', or set outbox_namespaces = 'open'"
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamespaceInfo:
     """A namespace as operators see it.
 
-    ``quota`` is what holds: ``max_in_flight`` or the default one, None for any number. ``in_flight`` rows are claimed,
-    ``due`` and ``parked`` ones pending; ``due`` is counted up to a bound only. ``last_seen_at``: rows of it were claimed
-    then, to about a minute.
+    ``quota`` is what counts: ``max_in_flight`` or the default one, None for any number. ``in_flight`` rows are claimed,
+    ``due`` and ``parked`` ones pending. ``last_seen_at``: it had rows to run then, to about a minute.
     """
 
     namespace: str
@@ -71,12 +79,13 @@ class NamespaceInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HoldInfo:
-    """A hold, and how many pending rows it keeps out of the due ones so far."""
+    """A hold. Of what it is on, ``parked`` rows were due since, and are kept out of the claims' way."""
 
     scope: Scope
     value: str
     reason: str | None
     created_at: datetime
+    parked: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,4 +105,4 @@ class WorkflowInfo:
     last_settled_at: datetime | None
     run_ids: Sequence[str]
     failed: Sequence[int]
-    held_since: datetime | None
+    held: bool

@@ -10,7 +10,9 @@ from outbox_relay.core.row import RowFilter
 from outbox_relay.errors import StoreError
 from outbox_relay.store.claims import Claims
 from outbox_relay.store.engine import MIGRATE_HINT, Database, open_engine
+from outbox_relay.store.governing import Governing
 from outbox_relay.store.operator import Operator
+from outbox_relay.store.reach import may_come_back
 from outbox_relay.store.register import Rearming, Register
 from outbox_relay.store.schema import SCHEMA_VERSION, Tables, build
 from outbox_relay.store.settling import Rules, Settled, Settling
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from outbox_relay.core.processes import RelayInfo, WorkerInfo
     from outbox_relay.core.row import Batch, Cancelled, Claim, Published, RowDetail
     from outbox_relay.core.settlement import Delivery, Policy, Settlement
+    from outbox_relay.errors import StoreAway
     from outbox_relay.events import Events
     from outbox_relay.settings import Settings
 
@@ -45,6 +48,7 @@ class Store:
         self._rearming = Rearming(self._db)
         self._register = Register(self._db)
         self._operator = Operator(self._db)
+        self.governing = Governing(self._db)
 
     @classmethod
     def open(cls, settings: Settings, events: Events | None = None) -> Store:
@@ -78,6 +82,10 @@ class Store:
                 "(and the one after): upgrade outbox_relay"
             )
         return int(version)
+
+    def may_come_back(self, error: StoreAway) -> bool:
+        """Tell whether waiting may help; see :func:`outbox_relay.store.reach.may_come_back`."""
+        return may_come_back(self.engine, error)
 
     def migrate(self) -> None:
         """Bring the tables to this version; see :func:`outbox_relay.store.migrate.migrate`."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
+from outbox_relay.core.namespaces import NamespaceState, unknown_namespace
 from outbox_relay.core.placement import DEFAULT_NAMESPACE
 from outbox_relay.core.row import Staged
 from outbox_relay.errors import DispatchKeyConflict, StagingError, StoreError
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from outbox_relay.core.row import NewRow
+    from outbox_relay.store.raw import Connection
     from outbox_relay.store.schema import Tables
 
 PAGE = 1_000
@@ -28,7 +29,7 @@ PAGE = 1_000
 
 
 def insert_rows(
-    connection: sa.Connection, tables: Tables, rows: Sequence[NewRow], *, wake: bool, open_namespaces: bool
+    connection: Connection, tables: Tables, rows: Sequence[NewRow], *, wake: bool, open_namespaces: bool
 ) -> list[Staged]:
     """Insert ``rows`` in the transaction of ``connection`` and return what came of each, in the same order.
 
@@ -38,7 +39,7 @@ def insert_rows(
 
     Raises:
         DispatchKeyConflict: the key is taken by other content; of this call's rows none stays.
-        StagingError: a namespace is unknown, and namespaces are closed.
+        StagingError: a namespace is deprecated; or it is unknown, and namespaces are closed. No row of this call stays.
         StoreError: the outbox's tables are not there, or the database is one that the outbox does not know.
     """
     dialect = connection.dialect.name
@@ -75,39 +76,54 @@ def _first_of_each_key(rows: Iterable[NewRow]) -> dict[_Key, NewRow]:
     return dict(sorted(unique.items())) if len(unique) > 1 else unique
 
 
-def _namespaces(connection: sa.Connection, tables: Tables, rows: Iterable[_Key], *, open_namespaces: bool) -> list[str]:
-    """The namespaces that may have to be registered; the migration has registered ``default``."""
+def _namespaces(connection: Connection, tables: Tables, rows: Iterable[_Key], *, open_namespaces: bool) -> list[str]:
+    """The namespaces that may have to be registered; the migration has registered ``default``.
+
+    Where they are open, PostgreSQL registers them and looks at their state in the statement that inserts the rows.
+    """
     names = sorted({namespace for namespace, _ in rows} - {DEFAULT_NAMESPACE})
-    if not names or open_namespaces:
+    dialect = connection.dialect.name
+    if not names or (open_namespaces and dialect == POSTGRESQL):
         return names
-    parameters = values(connection.dialect.name, "names", namespace=names)
-    registered = set(
-        connection.execute(statements.registered_namespaces(tables, connection.dialect.name), parameters).scalars()
-    )
-    if unknown := [name for name in names if name not in registered]:
+    statement = statements.registered_namespaces(tables, dialect)
+    found = connection.execute(statement, values(dialect, "names", namespace=names))
+    states = {one.namespace: one.state for one in found}
+    if deprecated := [name for name in names if states.get(name) == DEPRECATED]:
+        raise _deprecated(deprecated[0])
+    if open_namespaces:
+        return [name for name in names if name not in states]
+    if unknown := [name for name in names if name not in states]:
         known = connection.execute(sa.select(tables.namespace.c.namespace)).scalars().all()
-        near = difflib.get_close_matches(unknown[0], known, n=1)
-        cure = f"did you mean {near[0]!r}? If not," if near else "to add it,"
-        raise StagingError(
-            f"namespace {unknown[0]!r} is not known, and namespaces are closed here: {cure} "
-            f"make it with 'outbox namespace set {unknown[0]}', or set outbox_namespaces = 'open'"
-        )
+        raise StagingError(unknown_namespace(unknown[0], known))
     return []
 
 
+DEPRECATED = NamespaceState.DEPRECATED.value
+
+
+def _deprecated(name: str) -> StagingError:
+    return StagingError(
+        f"namespace {name!r} is deprecated: it takes no new rows; use another one, "
+        f"or let it take rows again with 'outbox namespace set {name}'"
+    )
+
+
 def _insert(
-    connection: sa.Connection, tables: Tables, rows: dict[_Key, NewRow], fresh: list[str], *, wake: bool
+    connection: Connection, tables: Tables, rows: dict[_Key, NewRow], fresh: list[str], *, wake: bool
 ) -> dict[_Key, Staged]:
     known: dict[_Key, Staged] = {}
     missing = list(rows)
     for _ in range(_TRIES):
         for start in range(0, len(missing), PAGE):
             page = [rows[key] for key in missing[start : start + PAGE]]
-            for found in _insert_page(connection, tables, page, fresh, wake=wake):
+            inserted = _insert_page(connection, tables, page, fresh, wake=wake)
+            for found in inserted:
                 key = (found.namespace, found.dispatch_key)
                 known[key] = Staged(
                     row_id=found.id, task_id=rows[key].message.task_id, dispatch_key=found.dispatch_key, created=True
                 )
+            if fresh and connection.dialect.name == POSTGRESQL:
+                _refuse_deprecated(connection, tables, known, inserted)
         missing = [key for key in missing if key not in known]
         if not missing:
             return known
@@ -126,11 +142,20 @@ def _insert(
     )
 
 
+def _refuse_deprecated(
+    connection: Connection, tables: Tables, known: dict[_Key, Staged], inserted: Sequence[Any]
+) -> None:
+    for found in inserted:
+        if found.namespace_state == DEPRECATED:
+            _take_back(connection, tables, known)
+            raise _deprecated(found.namespace)
+
+
 _TRIES = 3  # a row may be pruned between the insert that met it and the look at it
 
 
 def _insert_page(
-    connection: sa.Connection, tables: Tables, page: list[NewRow], fresh: list[str], *, wake: bool
+    connection: Connection, tables: Tables, page: list[NewRow], fresh: list[str], *, wake: bool
 ) -> Sequence[Any]:
     dialect = connection.dialect.name
     parameters: Any
@@ -154,7 +179,7 @@ def _insert_page(
     return connection.execute(statement, parameters).all()
 
 
-def _speaks_psycopg(connection: sa.Connection) -> bool:
+def _speaks_psycopg(connection: Connection) -> bool:
     """Whether a statement may be handed over as text: nothing in it is left for SQLAlchemy to translate."""
     plain = not connection.get_execution_options().get("schema_translate_map")
     return plain and connection.dialect.driver == "psycopg"
@@ -199,7 +224,7 @@ def _parameters(row: NewRow) -> dict[str, Any]:
     }
 
 
-def _look_up(connection: sa.Connection, tables: Tables, keys: Sequence[_Key]) -> Iterable[Any]:
+def _look_up(connection: Connection, tables: Tables, keys: Sequence[_Key]) -> Iterable[Any]:
     dialect = connection.dialect.name
     for start in range(0, len(keys), PAGE):
         namespaces, dispatch_keys = zip(*keys[start : start + PAGE], strict=True)
@@ -207,7 +232,7 @@ def _look_up(connection: sa.Connection, tables: Tables, keys: Sequence[_Key]) ->
         yield from connection.execute(statements.rows_of_keys(tables, dialect), parameters)
 
 
-def _take_back(connection: sa.Connection, tables: Tables, known: dict[_Key, Staged]) -> None:
+def _take_back(connection: Connection, tables: Tables, known: dict[_Key, Staged]) -> None:
     """Delete what this call inserted: the caller may catch the error and commit."""
     dialect = connection.dialect.name
     created = [one.row_id for one in known.values() if one.created]

@@ -18,6 +18,7 @@ from outbox_relay.core.namespaces import Scope
 from outbox_relay.store.schema import build
 from outbox_relay.store.statements import (
     claiming,
+    governing,
     operating,
     parking,
     publishing,
@@ -38,13 +39,19 @@ DIALECTS: dict[str, sa.Dialect] = {
     "sqlite": sqlite.dialect(),  # type: ignore[no-untyped-call]
 }
 TABLES = build()
-MODULES = (claiming, parking, publishing, settling, rearming, register, staging, operating)
+MODULES = (claiming, parking, publishing, settling, rearming, register, staging, operating, governing)
 FILTERED = frozenset({"ids", "namespace", "task", "workflow_id", "error"})
 
 # How to call those that take more than the tables and the dialect: variant → arguments.
 SPECIAL: dict[Callable[..., Any], dict[str, Callable[[str], tuple[Any, ...]]]] = {
     rearming.stale: {"": lambda dialect: (TABLES, dialect == "postgresql")},
     register.forget_processes: {"_relay": lambda _: (TABLES, "relay"), "_worker": lambda _: (TABLES, "worker")},
+    governing.namespaces: {"": lambda _: (TABLES,), "_one": lambda _: (TABLES, True)},
+    governing.put_namespace: {
+        "": lambda dialect: (TABLES, dialect, frozenset(governing.SETTABLE)),
+        "_bare": lambda dialect: (TABLES, dialect, frozenset()),
+    },
+    governing.change_namespace: {"": lambda _: (TABLES, frozenset(governing.SETTABLE))},
     parking.unpark: {f"_{scope.value}": lambda dialect, scope=scope: (TABLES, dialect, scope) for scope in Scope},
     operating.list_rows: {
         "": lambda _: (TABLES, None, frozenset()),

@@ -9,6 +9,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from outbox_relay.store.schema import Instant
 from outbox_relay.store.sql import POSTGRESQL, after, clock, given, latest
+from outbox_relay.store.statements.governing import registering
 from outbox_relay.store.statements.parts import statement
 
 if TYPE_CHECKING:
@@ -48,18 +49,18 @@ def _instants(source: Any) -> dict[str, Any]:
     return {"visible_after": latest(clock(), sa.type_coerce(asked, Instant())), "created_at": clock()}
 
 
-def _returning(insert: Any, tables: Tables, channel: str | None) -> Any:
-    """A notification is folded into RETURNING: it costs no statement, and none goes out where nothing was inserted."""
-    row = tables.row
-    notify = [] if channel is None else [sa.func.pg_notify(sa.literal_column(f"'{channel}'"), sa.literal_column("''"))]
-    return insert.returning(row.c.id, row.c.namespace, row.c.dispatch_key, *notify)
+def _returning(insert: Any, tables: Tables, channel: str | None, *, fresh: bool) -> Any:
+    """A notification is folded into RETURNING: it costs no statement, and none goes out where nothing was inserted.
 
-
-def _minting(tables: Tables) -> sa.CTE:
-    names = given(POSTGRESQL, "fresh", namespace=sa.Text())
-    source = sa.select(names.c.namespace, clock()).order_by(names.c.namespace)
-    insert = postgresql.insert(tables.namespace).from_select(["namespace", "created_at"], source)
-    return insert.on_conflict_do_nothing().cte("minted")
+    So is the state of the row's namespace: one that is deprecated takes no row, and the caller takes this one back.
+    """
+    row, namespace = tables.row, tables.namespace
+    more = [] if channel is None else [sa.func.pg_notify(sa.literal_column(f"'{channel}'"), sa.literal_column("''"))]
+    if fresh:
+        mine = sa.literal_column(f'"{row.name}".namespace')  # Core does not correlate what stands in RETURNING
+        state = sa.select(namespace.c.state).where(namespace.c.namespace == mine)
+        more.append(state.scalar_subquery().label("namespace_state"))
+    return insert.returning(row.c.id, row.c.namespace, row.c.dispatch_key, *more)
 
 
 @statement
@@ -78,8 +79,8 @@ def insert_values(tables: Tables, dialect: str, fresh: bool = False, channel: st
     binds = {name: sa.bindparam(name, type_=type_) for name, type_ in (COLUMNS | DUE).items()}
     insert = insert.values({name: binds[name] for name in COLUMNS} | _instants(binds)).on_conflict_do_nothing()
     if fresh:
-        insert = insert.add_cte(_minting(tables))
-    inserted: sa.Insert = _returning(insert, tables, channel)
+        insert = insert.add_cte(registering(tables).cte("minted"))
+    inserted: sa.Insert = _returning(insert, tables, channel, fresh=fresh)
     return inserted
 
 
@@ -91,8 +92,8 @@ def insert_arrays(tables: Tables, fresh: bool = False, channel: str | None = Non
     source = sa.select(*(rows.c[name] for name in COLUMNS), *instants.values())
     insert: Any = postgresql.insert(tables.row).from_select([*COLUMNS, *instants], source).on_conflict_do_nothing()
     if fresh:
-        insert = insert.add_cte(_minting(tables))
-    inserted: sa.Insert = _returning(insert, tables, channel)
+        insert = insert.add_cte(registering(tables).cte("minted"))
+    inserted: sa.Insert = _returning(insert, tables, channel, fresh=fresh)
     return inserted
 
 
@@ -108,10 +109,11 @@ def rows_of_keys(tables: Tables, dialect: str) -> sa.Select[Any]:
 
 @statement
 def registered_namespaces(tables: Tables, dialect: str) -> sa.Select[Any]:
-    """Which of the names are registered."""
+    """Which of the names are registered, and in which state."""
     names = given(dialect, "names", namespace=sa.Text())
-    column = tables.namespace.c.namespace
-    return sa.select(column).select_from(tables.namespace.join(names, column == names.c.namespace))
+    known = tables.namespace
+    columns = known.c.namespace, known.c.state
+    return sa.select(*columns).select_from(known.join(names, known.c.namespace == names.c.namespace))
 
 
 @statement

@@ -1,0 +1,161 @@
+"""Namespaces, holds and workflows, as operators set and see them."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from outbox_relay.core.lifecycle import Status
+from outbox_relay.core.namespaces import (
+    HoldInfo,
+    NamespaceInfo,
+    NamespaceState,
+    PlacementKind,
+    Scope,
+    WorkflowInfo,
+    effective_quota,
+)
+from outbox_relay.store.parking import BATCH, unpark
+from outbox_relay.store.sql import values
+from outbox_relay.store.statements import governing
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import timedelta
+
+    import sqlalchemy as sa
+
+    from outbox_relay.core.row import RowDetail
+    from outbox_relay.store.engine import Database
+
+
+class Governing:
+    """What operators say about namespaces, workflows and tasks. Each method is a transaction of its own."""
+
+    def __init__(self, database: Database) -> None:
+        self._db = database
+
+    # -- namespaces --------------------------------------------------------------------------------------------------
+
+    def namespaces(self, default_quota: int | None, name: str | None = None) -> list[NamespaceInfo]:
+        """All registered namespaces by name, or the one that is named (a list of one, or of none)."""
+        statement = governing.namespaces(self._db.tables, name is not None)
+        with self._db.begin(reads=True) as connection:
+            found = connection.execute(statement, {} if name is None else {"name": name}).mappings()
+            return [_namespace(one, default_quota) for one in found]
+
+    def names(self) -> list[str]:
+        """The names of all registered namespaces."""
+        with self._db.begin(reads=True) as connection:
+            return [str(one) for one in connection.execute(governing.namespace_names(self._db.tables)).scalars()]
+
+    def set_namespace(self, name: str, *, create: bool, **columns: Any) -> bool:
+        """Set ``placement``, ``nodes``, ``max_in_flight`` or ``state``, and leave the others. False: there is none.
+
+        With ``create`` a namespace that is missing is made.
+        """
+        if "nodes" in columns:
+            columns["nodes"] = json.dumps(list(columns["nodes"]))
+        given = {key: getattr(value, "value", value) for key, value in columns.items()}
+        which = frozenset(given)
+        with self._db.begin() as connection:
+            if create:
+                connection.execute(
+                    governing.put_namespace(self._db.tables, self._db.dialect, which), {"name": name, **given}
+                )
+                return True
+            if not which:
+                found = connection.execute(governing.namespaces(self._db.tables, True), {"name": name})
+                return found.first() is not None
+            changed = connection.execute(governing.change_namespace(self._db.tables, which), {"name": name, **given})
+            return bool(changed.rowcount)
+
+    def register_strangers(self) -> list[str]:
+        """Register namespaces that have rows and were left to a transaction that rolled back; returns their names."""
+        db = self._db
+        with db.begin(reads=True) as connection:
+            names = list(connection.execute(governing.stranger_names(db.tables)).scalars())
+        if not names:
+            return []
+        with db.begin() as connection:
+            statement = governing.register_names(db.tables, db.dialect)
+            return sorted(connection.execute(statement, values(db.dialect, "fresh", namespace=names)).scalars())
+
+    def seen(self, names: Sequence[str], every: timedelta) -> None:
+        """Note that namespaces had rows to run just now, where the last note is older than ``every``."""
+        parameters = {**values(self._db.dialect, "names", namespace=sorted(names)), "every": every.total_seconds()}
+        with self._db.begin() as connection:
+            connection.execute(governing.seen(self._db.tables, self._db.dialect), parameters)
+
+    # -- holds -------------------------------------------------------------------------------------------------------
+
+    def pause(self, scope: Scope, value: str, reason: str | None = None) -> None:
+        """Hold rows back from now on, and from the next claim on those that are pending. What is claimed goes on.
+
+        A hold that is there stays as old as it is.
+        """
+        parameters = {"scope": scope.value, "value": value, "reason": reason}
+        with self._db.begin() as connection:
+            connection.execute(governing.put_hold(self._db.tables, self._db.dialect), parameters)
+
+    def resume(self, scope: Scope, value: str) -> bool:
+        """End a hold and put its rows back among those that are due; false where there is no such hold.
+
+        The rows go back also where there is none: a resume that broke off half-way is done again by calling it again.
+        """
+        db = self._db
+        with db.begin() as connection:
+            parameters = {"scope": scope.value, "value": value}
+            was_held = bool(connection.execute(governing.drop_hold(db.tables), parameters).rowcount)
+        moved = BATCH
+        while moved >= BATCH:
+            with db.begin() as connection:
+                moved = unpark(connection, db, scope, value, BATCH)
+        return was_held
+
+    def holds(self) -> list[HoldInfo]:
+        """All holds, the oldest first."""
+        with self._db.begin(reads=True) as connection:
+            return _holds(connection.execute(governing.holds(self._db.tables)))
+
+    def holds_on(self, row: RowDetail) -> list[HoldInfo]:
+        """The holds that keep a row back; ``parked`` is not counted."""
+        parameters = {"workflow": row.workflow_id, "namespace": row.namespace, "task": row.task}
+        with self._db.begin(reads=True) as connection:
+            return _holds(connection.execute(governing.holds_on(self._db.tables), parameters))
+
+    # -- workflows ---------------------------------------------------------------------------------------------------
+
+    def workflow(self, workflow_id: str) -> WorkflowInfo | None:
+        """What is to be seen of a workflow's rows as long as they are kept; None where there are none."""
+        tables, name = self._db.tables, {"name": workflow_id}
+        with self._db.begin(reads=True) as connection:
+            found = dict(connection.execute(governing.workflow(tables), name).mappings().one())
+            counts = {one.value: found.pop(one.value) for one in Status}
+            if not any(counts.values()):
+                return None
+            return WorkflowInfo(
+                **{**found, "held": bool(found["held"])},
+                workflow_id=workflow_id,
+                counts=counts,
+                total=sum(counts.values()),
+                run_ids=tuple(connection.execute(governing.workflow_runs(tables), name).scalars()),
+                failed=tuple(connection.execute(governing.workflow_failed(tables), name).scalars()),
+            )
+
+
+def _namespace(row: Any, default_quota: int | None) -> NamespaceInfo:
+    return NamespaceInfo(
+        **{
+            **row,
+            "state": NamespaceState(row["state"]),
+            "placement": PlacementKind(row["placement"]),
+            "nodes": tuple(json.loads(row["nodes"])),
+            "held": bool(row["held"]),
+        },
+        quota=effective_quota(row["max_in_flight"], default_quota),
+    )
+
+
+def _holds(rows: sa.CursorResult[Any]) -> list[HoldInfo]:
+    return [HoldInfo(**{**one, "scope": Scope(one["scope"])}) for one in rows.mappings()]

@@ -1,0 +1,1 @@
+UPDATE outbox_namespace SET placement=%(placement)s::VARCHAR, nodes=%(nodes)s::VARCHAR, max_in_flight=%(max_in_flight)s::INTEGER, state=%(state)s::VARCHAR WHERE outbox_namespace.namespace = %(name)s::VARCHAR

@@ -1,0 +1,1 @@
+DELETE FROM outbox_hold WHERE outbox_hold.scope = %(scope)s::VARCHAR AND outbox_hold.value = %(value)s::VARCHAR

@@ -1,0 +1,2 @@
+SELECT outbox_namespace.namespace
+FROM outbox_namespace ORDER BY outbox_namespace.namespace

@@ -1,0 +1,1 @@
+INSERT INTO outbox_hold (scope, value, reason, created_at) VALUES (%(scope)s::VARCHAR, %(value)s::VARCHAR, %(reason)s::VARCHAR, statement_timestamp()) ON CONFLICT (scope, value) DO UPDATE SET reason = coalesce(excluded.reason, outbox_hold.reason)

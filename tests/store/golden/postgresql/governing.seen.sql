@@ -1,0 +1,1 @@
+UPDATE outbox_namespace SET last_seen_at=statement_timestamp() FROM unnest(%(names_namespace)s::TEXT[]) AS names(namespace) WHERE outbox_namespace.namespace = names.namespace AND (outbox_namespace.last_seen_at IS NULL OR outbox_namespace.last_seen_at < statement_timestamp() + make_interval(secs => -%(every)s))

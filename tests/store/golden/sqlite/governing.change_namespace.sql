@@ -1,0 +1,1 @@
+UPDATE outbox_namespace SET placement=?, nodes=?, max_in_flight=?, state=? WHERE outbox_namespace.namespace = ?

@@ -1,0 +1,1 @@
+DELETE FROM outbox_hold WHERE outbox_hold.scope = ? AND outbox_hold.value = ?

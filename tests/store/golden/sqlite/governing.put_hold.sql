@@ -1,0 +1,1 @@
+INSERT INTO outbox_hold (scope, value, reason, created_at) VALUES (?, ?, ?, strftime('%Y-%m-%d %H:%M:%f', 'now') || '000') ON CONFLICT (scope, value) DO UPDATE SET reason = coalesce(excluded.reason, outbox_hold.reason)

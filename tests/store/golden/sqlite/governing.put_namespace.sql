@@ -1,0 +1,1 @@
+INSERT INTO outbox_namespace (namespace, placement, nodes, max_in_flight, state, created_at) VALUES (?, ?, ?, ?, ?, strftime('%Y-%m-%d %H:%M:%f', 'now') || '000') ON CONFLICT (namespace) DO UPDATE SET placement = excluded.placement, nodes = excluded.nodes, max_in_flight = excluded.max_in_flight, state = excluded.state

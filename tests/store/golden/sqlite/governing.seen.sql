@@ -1,0 +1,2 @@
+UPDATE outbox_namespace SET last_seen_at=strftime('%Y-%m-%d %H:%M:%f', 'now') || '000' FROM (SELECT json_extract(names_items.value, '$[0]') AS namespace
+FROM json_each(?) AS names_items) AS names WHERE outbox_namespace.namespace = names.namespace AND (outbox_namespace.last_seen_at IS NULL OR outbox_namespace.last_seen_at < strftime('%Y-%m-%d %H:%M:%f', 'now', printf('%+.3f seconds', -?)) || '000')
