@@ -10,8 +10,8 @@ from sqlalchemy.orm import Session, scoped_session
 
 from outbox_relay.errors import StagingError
 from outbox_relay.publish.capture import Sending, Sent, diverted
+from outbox_relay.staging.connections import accept
 from outbox_relay.staging.stage import Stager, refuse_broadcast, refuse_eager
-from outbox_relay.staging.transaction import session_or_connection
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -24,7 +24,7 @@ class Capture:
 
     offline = True
 
-    def __init__(self, stager: Stager, target: Session | sa.Connection, options: Options, bind: Any) -> None:
+    def __init__(self, stager: Stager, target: Any, options: Options, bind: Any) -> None:
         self.app = stager.app
         self.closed = False
         self._stager = stager
@@ -55,7 +55,7 @@ class Capture:
 def capture(stager: Stager, given: Any, options: Options, bind: Any = None) -> Iterator[None]:
     """Stage what is sent inside. See :meth:`outbox_relay.Outbox.capture`."""
     refuse_eager(stager.app)
-    sink = Capture(stager, session_or_connection(given), options, bind)
+    sink = Capture(stager, accept(given), options, bind)
     try:
         with diverted(sink):
             yield
@@ -85,4 +85,4 @@ def _opened(maker: Any) -> Iterator[Any]:
     if not callable(make):
         raise StagingError(f"begin() takes a sessionmaker, a scoped_session or an engine, not {maker!r}")
     with make() as target:
-        yield session_or_connection(target)
+        yield accept(target)

@@ -8,7 +8,8 @@ from celery.exceptions import Ignore
 
 from outbox_relay.core.settlement import HEADER, Delivery
 from outbox_relay.errors import AlreadyDone
-from outbox_relay.staging.transaction import enter, session_or_connection, watch_sessions
+from outbox_relay.staging.connections import accept, enter
+from outbox_relay.staging.transaction import watch_sessions
 from outbox_relay.store.once import mark_once
 
 if TYPE_CHECKING:
@@ -31,6 +32,6 @@ def once(app: Celery, tables: Callable[[], Tables], given: Any, bind: Any = None
     if task is None or delivery is None:
         return  # called directly, or sent past the outbox: there is no row that this could be the second run of
     watch_sessions()
-    place = enter(session_or_connection(given), bind)
+    place = enter(accept(given), bind)
     if not mark_once(place.connection, tables(), row_id=delivery.row_id, task_id=task.request.id):
         raise SkippedRun(f"row {delivery.row_id} ({task.name}, {task.request.id}) has committed its effects already")

@@ -9,17 +9,16 @@ from kombu.exceptions import KombuError
 
 from outbox_relay.errors import OutboxError, StagingError
 from outbox_relay.publish.capture import Sending, Sent, diverted
+from outbox_relay.staging.connections import accept, enter
 from outbox_relay.staging.rows import new_row
 from outbox_relay.staging.templates import Templates
-from outbox_relay.staging.transaction import enter, session_or_connection, watch_sessions
+from outbox_relay.staging.transaction import watch_sessions
 from outbox_relay.store.staging import insert_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    import sqlalchemy as sa
     from celery import Celery
-    from sqlalchemy.orm import Session
 
     from outbox_relay.core.row import NewRow, Staged
     from outbox_relay.settings import Settings
@@ -41,7 +40,7 @@ class Stager:
 
     def stage(self, given: Any, signature: Any, options: Options, bind: Any = None) -> Staged:
         """Stage one signature. See :meth:`outbox_relay.Outbox.stage`."""
-        target = session_or_connection(given)
+        target = accept(given)
         one = self._signature(signature)
         if several := _kind_of_several(one):
             raise StagingError(
@@ -54,14 +53,14 @@ class Stager:
 
     def stage_many(self, given: Any, signatures: Iterable[Any], options: Options, bind: Any = None) -> list[Staged]:
         """Stage many signatures with few statements. See :meth:`outbox_relay.Outbox.stage_many`."""
-        target = session_or_connection(given)
+        target = accept(given)
         many = [signatures] if isinstance(signatures, Signature) else signatures
         rows: list[NewRow] = []
         for one in many:
             rows += self._rows(self._signature(one), options, None if options.workflow_id is None else len(rows))
         return self.insert(target, rows, bind) if rows else []
 
-    def insert(self, target: Session | sa.Connection, rows: Sequence[NewRow], bind: Any) -> list[Staged]:
+    def insert(self, target: Any, rows: Sequence[NewRow], bind: Any) -> list[Staged]:
         """Insert rows where the caller's transaction is, waking the relay where that is allowed and not too often."""
         place = enter(target, bind)
         # A notification makes PostgreSQL refuse to prepare the transaction.

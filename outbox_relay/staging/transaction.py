@@ -1,4 +1,4 @@
-"""The caller's transaction: which connection it is on, and whether a rollback would undo what is staged in it.
+"""A transaction of SQLAlchemy's: which connection it is on, and whether a rollback would undo what is staged in it.
 
 Whether there is a transaction is asked of the driver. SQLAlchemy says that there is one under AUTOCOMMIT too, where a
 rollback undoes nothing.
@@ -6,15 +6,15 @@ rollback undoes nothing.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import event
 from sqlalchemy.exc import InvalidRequestError, UnboundExecutionError
-from sqlalchemy.orm import Session, scoped_session
+from sqlalchemy.orm import Session
 
 from outbox_relay.errors import StagingError
+from outbox_relay.staging.place import OUTSIDE, Place
 
 TWO_DATABASES = (
     "two databases take part in this transaction, and a task staged in one of them would not share the fate of the "
@@ -23,38 +23,7 @@ TWO_DATABASES = (
 WATCHED = "outbox_relay.engine"  # in Session.info: the engine that holds the rows staged in the current transaction
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where rows are staged: a connection with a transaction of the caller's."""
-
-    connection: sa.Connection
-    two_phase: bool
-
-
-def session_or_connection(given: Any) -> Session | sa.Connection:
-    """Take what a caller passes as ``connection``.
-
-    Raises:
-        StagingError: it is no kind of connection that rows can be staged on.
-    """
-    if isinstance(given, (Session, sa.Connection)):
-        return given
-    if isinstance(given, scoped_session):
-        session: Session = given()
-        return session
-    kind = f"{type(given).__module__}.{type(given).__qualname__}"
-    if kind.startswith("sqlalchemy.ext.asyncio"):
-        hint = (
-            "stage with await connection.run_sync(...) or await session.run_sync(...), which gives the sync side of it"
-        )
-    elif isinstance(given, sa.Engine):
-        hint = "an engine has no transaction: pass the connection of `with engine.begin() as connection`"
-    else:
-        hint = "pass a SQLAlchemy Session, scoped_session or Connection"
-    raise StagingError(f"nothing can be staged on a {kind}: {hint}")
-
-
-def enter(given: Session | sa.Connection, bind: Any = None) -> Place:
+def enter_sqlalchemy(given: Session | sa.Connection, bind: Any = None) -> Place:
     """Return the connection to stage on. A transaction is begun where SQLAlchemy would begin one (autobegin).
 
     Raises:
@@ -74,7 +43,7 @@ def enter(given: Session | sa.Connection, bind: Any = None) -> Place:
         if begun is not None:
             begun.rollback()
         raise StagingError(
-            "staging outside a transaction is refused: this connection commits each statement by itself (AUTOCOMMIT), "
+            f"{OUTSIDE}this connection commits each statement by itself (AUTOCOMMIT), "
             "so a rollback would leave the task; stage inside `with session.begin()` without that isolation level"
         )
     if connection.dialect.name == "sqlite" and connection.in_nested_transaction() and not _has_begin(connection):

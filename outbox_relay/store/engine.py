@@ -188,9 +188,9 @@ def _is_away(error: DBAPIError) -> bool:
     return not type(error.orig).__module__.startswith("sqlite3") or any(one in text for one in _SQLITE_AWAY)
 
 
-def is_missing_table(error: Exception) -> bool:
+def is_missing_table(error: BaseException) -> bool:
     """Whether a statement failed because a table or a column of the outbox is not there."""
-    original = getattr(error, "orig", None)
+    original = getattr(error, "orig", None) or error  # SQLAlchemy's wrapper, or the driver's own
     if getattr(original, "sqlstate", None) in ("42P01", "42703", "3F000"):
         return True
     return any(text in str(original) for text in ("no such table", "no such column", "has no column named"))

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING
 from outbox_relay.store.statements import operating
 
 if TYPE_CHECKING:
-    import sqlalchemy as sa
-
+    from outbox_relay.store.raw import Connection
     from outbox_relay.store.schema import Tables
 
 
-def mark_once(connection: sa.Connection, tables: Tables, *, row_id: int, task_id: str) -> bool:
+def mark_once(connection: Connection, tables: Tables, *, row_id: int, task_id: str) -> bool:
     """Note, in the task's own transaction, that the effects of a row are being committed.
 
     Returns whether this run is the first to do so; false means that another run's effects are there already. A run that

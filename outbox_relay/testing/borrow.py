@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy.orm import Session
 
-from outbox_relay.staging.transaction import session_or_connection
+from outbox_relay.staging.connections import accept
 
 if TYPE_CHECKING:
     import sqlalchemy as sa
@@ -18,5 +18,5 @@ def borrow(given: Any) -> sa.Connection:
     Raises:
         StagingError: it is none of them.
     """
-    target = session_or_connection(given)
+    target: Any = accept(given)
     return target.connection() if isinstance(target, Session) else target

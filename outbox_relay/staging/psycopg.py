@@ -1,0 +1,87 @@
+"""psycopg 3's own connections, without an engine: the rows go through a cursor of psycopg's.
+
+psycopg knows whether there is a transaction, and is asked; a connection out of autocommit begins one with its next
+statement.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy.util import await_only
+
+from outbox_relay.errors import StagingError
+from outbox_relay.staging.place import OUTSIDE, Place
+from outbox_relay.store.raw import RawConnection
+from outbox_relay.store.sql import POSTGRESQL
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+HINT = "stage inside `with connection.transaction()`, or leave autocommit off"
+
+
+def is_psycopg(given: Any) -> bool:
+    """Whether this is a psycopg connection, sync or async; does not import psycopg to find out."""
+    psycopg = sys.modules.get("psycopg")
+    return psycopg is not None and isinstance(given, (psycopg.Connection, psycopg.AsyncConnection))
+
+
+def is_async_psycopg(given: Any) -> bool:
+    psycopg = sys.modules.get("psycopg")
+    return psycopg is not None and isinstance(given, psycopg.AsyncConnection)
+
+
+def enter_psycopg(connection: Any) -> Place:
+    """Return the place to stage on; an async connection only from within a greenlet of SQLAlchemy's.
+
+    Raises:
+        StagingError: a rollback would not undo what is staged here.
+    """
+    if connection.closed or connection.broken:
+        raise StagingError("nothing can be staged on a closed or lost connection")
+    status = connection.info.transaction_status.name
+    if status == "INERROR":
+        raise StagingError("this transaction has failed, and takes no more statements: roll it back first")
+    if status == "UNKNOWN":
+        raise StagingError("nothing can be staged on a closed or lost connection")
+    # In autocommit only an open transaction counts; in a pipeline (ACTIVE) psycopg cannot tell whether there is one.
+    if connection.autocommit and status != "INTRANS":
+        why = (
+            "in a pipeline it cannot be told whether a transaction is open"
+            if status == "ACTIVE"
+            else "autocommit is on"
+        )
+        raise StagingError(f"{OUTSIDE}{why}, so a rollback might leave the task; {HINT}")
+    run = _Async(connection) if is_async_psycopg(connection) else _Sync(connection)
+    return Place(RawConnection(POSTGRESQL, run, speaks_binary=True))
+
+
+class _Sync:
+    """Executes on a cursor of psycopg's own class, whatever factories the connection was given."""
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    def __call__(self, text: str, parameters: Any) -> tuple[Sequence[str], Sequence[Sequence[Any]]]:
+        from psycopg import Cursor  # noqa: PLC0415 - for PostgreSQL only
+        from psycopg.rows import tuple_row  # noqa: PLC0415
+
+        with Cursor(self._connection, row_factory=tuple_row) as cursor:
+            cursor.execute(text, parameters)
+            return [column.name for column in cursor.description or ()], cursor.fetchall() if cursor.description else []
+
+
+class _Async(_Sync):
+    def __call__(self, text: str, parameters: Any) -> tuple[Sequence[str], Sequence[Sequence[Any]]]:
+        return await_only(self._execute(text, parameters))
+
+    async def _execute(self, text: str, parameters: Any) -> tuple[Sequence[str], Sequence[Sequence[Any]]]:
+        from psycopg import AsyncCursor  # noqa: PLC0415 - for PostgreSQL only
+        from psycopg.rows import tuple_row  # noqa: PLC0415
+
+        async with AsyncCursor(self._connection, row_factory=tuple_row) as cursor:
+            await cursor.execute(text, parameters)
+            rows = await cursor.fetchall() if cursor.description else []
+            return [column.name for column in cursor.description or ()], rows
