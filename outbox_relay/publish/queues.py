@@ -78,7 +78,8 @@ class Queues:
         if fault := route_fault(route, namespace_queues=self._namespace_queues):
             raise PublishError(fault)
         if not route.plain:
-            return Target.direct(self.queue(queue_name(route, namespace_queues=self._namespace_queues), plain=False))
+            name = queue_name(route, namespace_queues=self._namespace_queues)
+            return Target.direct(self.queue(name, plain=name == route.task_queue))
         queue = self.queue(route.task_queue)
         return Target(queue, exchange, routing_key) if exchange or routing_key else Target.direct(queue)
 

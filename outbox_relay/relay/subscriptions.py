@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 COMMAND = "outbox_subscribe"
 ASK_AGAIN_BEATS = 3  # a worker that was asked and did not follow is asked again after so many beacons
+NAMES_AT_ONCE = 1_000
 
 
 class Subscriptions:
@@ -28,14 +29,17 @@ class Subscriptions:
         self._heartbeat = parts.leases.heartbeat.total_seconds()
         self._look_at = clock()
         self._beacons: dict[str, tuple[float, Beacon]] = {}
-        self._asked: dict[tuple[str, str], float] = {}
+        self._asked: dict[str, dict[str, float]] = {}  # when a worker was asked to serve a namespace
+        self._new: set[str] = set()  # workers that have just started, under a name that may have been another's
 
     def note(self, beacon: Beacon) -> None:
         """A worker said what it serves. Called from the settling loop."""
         if self._on and not beacon.partial:
-            if beacon.hostname not in self._beacons:
-                self.look()
+            known = self._beacons.get(beacon.hostname)
             self._beacons[beacon.hostname] = self._clock(), beacon
+            if known is None or known[1].instance != beacon.instance:
+                self._new.add(beacon.hostname)
+                self.look()
 
     def look(self) -> None:
         """A namespace has been met for the first time: look soon."""
@@ -59,15 +63,18 @@ class Subscriptions:
     def _ask(self, namespaces: list[str]) -> None:
         now = self._clock()
         silent = self._parts.settings.worker_ttl.total_seconds()
+        while self._new:
+            self._asked.pop(self._new.pop(), None)
         for hostname, (seen, beacon) in list(self._beacons.items()):
             if now - seen > silent:
                 del self._beacons[hostname]
-                self._asked = {key: at for key, at in self._asked.items() if key[0] != hostname}
+                self._asked.pop(hostname, None)
                 continue
             wanted = namespaces if beacon.namespaces is None else [n for n in namespaces if n in beacon.namespaces]
-            lacking = [name for name in wanted if name not in beacon.serves and self._may_ask(hostname, name, now)]
-            if lacking:
-                arguments = {"namespaces": lacking}
+            serves = set(beacon.serves)
+            lacking = [name for name in wanted if name not in serves and self._may_ask(hostname, name, now)]
+            for begin in range(0, len(lacking), NAMES_AT_ONCE):
+                arguments = {"namespaces": lacking[begin : begin + NAMES_AT_ONCE]}
                 with errand(self._parts.app) as connection:
                     self._parts.app.control.broadcast(
                         COMMAND, arguments=arguments, destination=[hostname], reply=False, connection=connection
@@ -75,8 +82,8 @@ class Subscriptions:
 
     def _may_ask(self, hostname: str, namespace: str, now: float) -> bool:
         """Not twice before the worker has had time to say that it follows."""
-        key = hostname, namespace
-        if now - self._asked.get(key, float("-inf")) < ASK_AGAIN_BEATS * self._heartbeat:
+        asked = self._asked.setdefault(hostname, {})
+        if now - asked.get(namespace, float("-inf")) < ASK_AGAIN_BEATS * self._heartbeat:
             return False
-        self._asked[key] = now
+        asked[namespace] = now
         return True

@@ -24,6 +24,8 @@ from outbox_relay.worker.warnings import warnings_of
 if TYPE_CHECKING:
     from outbox_relay.worker.install import OutboxLike
 
+NAMESPACES_AT_ONCE = 50
+BREATH = 0.05  # seconds in which the consumer does its other work
 BEACONS_KEPT = 3  # a relay that has been away for longer learns nothing from older ones
 
 
@@ -103,6 +105,7 @@ class Office:
         self.events.emit("worker.started", instance=self.instance)
         for text in warnings_of(self.app, self.pool, self.settings):
             self.events.emit("worker.warning", text=text)
+        self.subscriptions.warn_of_many()
 
     def close(self) -> None:
         for job in self.desk.open_jobs():
@@ -110,9 +113,15 @@ class Office:
         self.reporter.stop(self.drain)
 
     def subscribe(self, consumer: Any, namespaces: list[str]) -> None:
-        """A relay says which namespaces there are."""
-        if self.subscriptions.add(consumer, namespaces):
+        """A relay says which namespaces there are: take up a few at a time, for the consumer has other work, too."""
+        lacking = self.subscriptions.lacks(namespaces)
+        now, later = lacking[:NAMESPACES_AT_ONCE], lacking[NAMESPACES_AT_ONCE:]
+        if self.subscriptions.add(consumer, now):
             self.reporter.beacon_soon()
+        if later and consumer.hub:
+            consumer.hub.call_later(BREATH, self.subscribe, consumer, later)
+        elif later:
+            consumer.call_soon(self.subscribe, consumer, later)
 
     def beacon(self, settlement_queue: str) -> Beacon:
         """What this worker says to the outbox that reads ``settlement_queue``."""

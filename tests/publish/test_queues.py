@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from kombu import Exchange, Queue
+from kombu import Connection, Exchange, Queue
 
 from outbox_relay.errors import PublishError, SettingsError
+from outbox_relay.events import Events
 from outbox_relay.publish.queues import Queues, beacons_for, settlements_queue
 from outbox_relay.settings import Settings
+from outbox_relay.worker.subscriptions import Subscriptions
 from tests.publish.bench import make_app
 
 
@@ -129,3 +131,38 @@ def test_many_routes_do_not_fill_the_memory() -> None:
     for number in range(10_050):
         ours.target("default", "work", None, "events", f"key.{number}")
     assert len(ours._targets) <= 10_000
+
+
+@pytest.mark.parametrize("first", ["relay", "worker"])
+@pytest.mark.parametrize("conf", [{}, {"task_default_queue_type": "quorum"}, {"task_queue_max_priority": 5}])
+@pytest.mark.parametrize("separate", [True, False])
+def test_relay_and_worker_declare_every_queue_alike(
+    rabbitmq_url: str, first: str, conf: dict[str, Any], *, separate: bool
+) -> None:
+    """A broker refuses a second declaration that differs from the first."""
+    conf = {"task_queues": [Queue("work"), Queue("acme:own", queue_arguments={"x-max-length": 9})], **conf}
+    conf["outbox_namespace_queues"] = separate
+    routes = [(ns, queue, node) for ns in ("default", "acme") for queue in ("work", "own") for node in (None, "box-7")]
+
+    def as_relay() -> list[Queue]:
+        app = make_app(rabbitmq_url, **conf)
+        ours = Queues(app, Settings.from_conf(app.conf, main=app.main))
+        return [ours.target(*route).queue for route in routes]
+
+    def as_worker() -> list[Queue]:
+        app = make_app(rabbitmq_url, **conf)
+        app.amqp.queues.select(["work", "own"])
+        settings = Settings.from_conf(app.conf, main=app.main)
+        namespaces = "default,acme" if separate else None
+        Subscriptions(app, Queues(app, settings), Events(), node="box-7", namespaces=namespaces, separate=separate)
+        return list(app.amqp.queues.consume_from.values())
+
+    with Connection(rabbitmq_url) as connection:
+        declared: dict[str, set[str]] = {}
+        for who, queues in sorted((("relay", as_relay()), ("worker", as_worker())), key=lambda one: one[0] != first):
+            for queue in queues:
+                with connection.channel() as channel:
+                    queue(channel).declare()
+                declared.setdefault(who, set()).add(queue.name)
+    assert declared["relay"] == declared["worker"]
+    assert len(declared["relay"]) == (8 if separate else 4)
