@@ -43,7 +43,7 @@ class Delivery:
     queue: str
 
     def header(self) -> str:
-        return f"{VERSION};{self.row_id};{self.attempt};{self.token.hex};{self.queue}"
+        return delivery_header(self.row_id, self.attempt, self.token, self.queue)
 
     @classmethod
     def parse(cls, header: object) -> Delivery | None:
@@ -57,6 +57,11 @@ class Delivery:
             return cls(int(parts[1]), int(parts[2]), UUID(hex=parts[3]), parts[4])
         except ValueError:
             return None
+
+
+def delivery_header(row_id: int, attempt: int, token: UUID, queue: str) -> str:
+    """Write the header of a :class:`Delivery`."""
+    return f"{VERSION};{row_id};{attempt};{token.hex};{queue}"
 
 
 # -- what a worker says -------------------------------------------------------------------------------------------

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from kombu.utils.json import loads as load_typed
-
-from outbox_relay.core.settlement import HEADER, Delivery
-from outbox_relay.errors import PublishError
+from outbox_relay.core.settlement import HEADER, delivery_header
+from outbox_relay.publish.forms import HEADER_MARKS, MAX_FORMS, PROPERTY_MARKS, Form, Hole, cut, filled, load, read
 from outbox_relay.publish.queues import Target
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from datetime import timedelta
 
     from kombu import Queue
@@ -24,25 +22,70 @@ if TYPE_CHECKING:
 PERSISTENT, TRANSIENT = 2, 1
 
 
-@dataclass(slots=True)
 class Outgoing:
     """A message ready to be published. ``key`` is the caller's, and comes back on the receipt.
 
-    ``properties`` are AMQP's basic properties by their names, besides content type, encoding and headers.
+    ``properties`` are AMQP's basic properties by their names, besides content type, encoding and headers. ``identity``
+    tells this message from every other one, also when a broker hands it back.
+
+    What a row stores is not always read: where ``form`` is given, with the ``texts`` that go into it, the two
+    dictionaries are made when somebody asks for them.
     """
 
-    key: int
-    target: Target
-    body: bytes
-    content_type: str
-    content_encoding: str
-    headers: dict[str, Any]
-    properties: dict[str, Any]
+    __slots__ = (
+        *("_headers", "_properties", "body", "content_encoding", "content_type", "form", "identity", "key"),
+        *("target", "texts"),
+    )
+
+    def __init__(  # noqa: PLR0917 - the fields of a record
+        self,
+        key: int,
+        target: Target,
+        body: bytes,
+        content_type: str,
+        content_encoding: str,
+        headers: dict[str, Any],
+        properties: dict[str, Any],
+    ) -> None:
+        self.key = key
+        self.target = target
+        self.body = body
+        self.content_type = content_type
+        self.content_encoding = content_encoding
+        self.form: Form | None = None
+        self.texts: Sequence[bytes] = ()
+        self._headers: dict[str, Any] | None = headers
+        self._properties: dict[str, Any] | None = properties
+        self.identity = identity_of(headers, properties)
+
+    @classmethod
+    def of_form(cls, row: ClaimedRow, target: Target, form: Form, texts: Sequence[bytes], identity: str) -> Outgoing:
+        """Make the message of a row whose form is known."""
+        one, message = cls.__new__(cls), row.message
+        one.key = row.id
+        one.target = target
+        one.body = message.body
+        one.content_type = message.content_type
+        one.content_encoding = message.content_encoding
+        one.form = form
+        one.texts = texts
+        one._headers = one._properties = None
+        one.identity = identity
+        return one
 
     @property
-    def identity(self) -> str:
-        """What tells this message from every other one, also when a broker hands it back."""
-        return identity_of(self.headers, self.properties)
+    def headers(self) -> dict[str, Any]:
+        if self._headers is None:
+            assert self.form is not None
+            self._headers = filled(self.form.headers, self.texts)
+        return self._headers
+
+    @property
+    def properties(self) -> dict[str, Any]:
+        if self._properties is None:
+            assert self.form is not None
+            self._properties = filled(self.form.properties, self.texts)
+        return self._properties
 
 
 def identity_of(headers: dict[str, Any], properties: dict[str, Any]) -> str:
@@ -64,15 +107,62 @@ def outgoing(
     """
     message = row.message
     target = queues.target(row.namespace, message.task_queue, row.node, message.exchange, message.routing_key)
-    headers = _load("headers", message.headers)
-    headers[HEADER] = Delivery(row.id, row.attempt, row.token, settlement_queue).header()
-    headers["retries"] = row.retries
+    identity = delivery_header(row.id, row.attempt, row.token, settlement_queue)
+    texts: list[bytes] = []
+    headers = cut(message.headers, HEADER_MARKS, texts)
+    first = len(texts)
+    properties = cut(message.properties, PROPERTY_MARKS, texts)
+    life = None if expiration is None else _milliseconds(expiration)
+    if headers is not None and properties is not None:
+        key = (headers, properties, row.retries, message.content_type, message.content_encoding, life)
+        form = _forms.get(key, _UNKNOWN)
+        if form is _UNKNOWN:
+            form = _make_form((headers, first), (properties, len(texts) - first), row.retries, life)
+            if len(_forms) >= MAX_FORMS:
+                _forms.clear()
+            _forms[key] = form
+        if form is not None:
+            texts.append(identity.encode())
+            return Outgoing.of_form(row, target, form, texts, identity)
+    read_headers, read_properties = load("headers", message.headers), load("properties", message.properties)
+    _change(read_headers, read_properties, identity, row.retries, life)
+    return Outgoing(
+        row.id,
+        target,
+        message.body,
+        message.content_type,
+        message.content_encoding,
+        read_headers,
+        read_properties,
+    )
+
+
+_UNKNOWN = Form({}, {})
+_forms: dict[tuple[Any, ...], Form | None] = {}  # None: a form whose messages are read one by one
+
+
+def _make_form(
+    headers: tuple[bytes, int], properties: tuple[bytes, int], retries: int, life: str | None
+) -> Form | None:
+    """Read a form: what is left of headers and of properties, with the number of texts that were cut out of each.
+
+    The text of ``x-outbox`` comes after these.
+    """
+    read_headers = read("headers", headers[0], 0, headers[1])
+    read_properties = read("properties", properties[0], headers[1], properties[1])
+    if read_headers is None or read_properties is None:
+        return None
+    _change(read_headers, read_properties, Hole(headers[1] + properties[1]), retries, life)
+    return Form(read_headers, read_properties)
+
+
+def _change(headers: dict[str, Any], properties: dict[str, Any], identity: Any, retries: int, life: str | None) -> None:
+    headers[HEADER] = identity
+    headers["retries"] = retries
     headers["eta"] = None
-    properties = _load("properties", message.properties)
     properties.pop("expiration", None)
-    if expiration is not None:
-        properties["expiration"] = _milliseconds(expiration)
-    return Outgoing(row.id, target, message.body, message.content_type, message.content_encoding, headers, properties)
+    if life is not None:
+        properties["expiration"] = life
 
 
 def report(
@@ -85,16 +175,6 @@ def report(
     return Outgoing(key, Target.direct(queue), body, "application/json", "utf-8", {}, properties)
 
 
+@lru_cache(maxsize=16)
 def _milliseconds(span: timedelta) -> str:
     return str(max(int(span.total_seconds() * 1000), 0))
-
-
-def _load(what: str, data: bytes) -> dict[str, Any]:
-    """Read a stored JSON object; kombu's own reader, many times slower, only where there is a typed value in it."""
-    try:
-        value = load_typed(data) if b'"__type__"' in data else json.loads(data.decode())
-    except (ValueError, TypeError, LookupError, RecursionError) as error:
-        raise PublishError(f"the {what} of the message cannot be read: {error!r}") from error
-    if not isinstance(value, dict):
-        raise PublishError(f"the {what} of the message are a {type(value).__name__}, not an object")
-    return value

@@ -117,7 +117,7 @@ class Link(Reconnecting):
             connection.collect()
             self._connection = self._channel = None
             raise
-        self._frames = Frames(connection.connection)
+        self._frames = Frames(self.frame_max)
 
     def _options(self, given: dict[str, Any]) -> dict[str, Any]:
         """The user's transport options, and what publishing needs.

@@ -16,7 +16,7 @@ from kombu import Queue
 
 from outbox_relay.publish.envelope import Outgoing
 from outbox_relay.publish.queues import Target
-from outbox_relay.publish.wire import Prepared, UnsendableError, encode_header, encode_table, prepare
+from outbox_relay.publish.wire import Frames, Prepared, UnsendableError, encode_header, encode_table, prepare
 
 scalars = (
     st.none()
@@ -88,16 +88,18 @@ class Sink:
         self.data += bytes(data)
 
 
-@pytest.mark.parametrize("body", [b"", b"short", b"x" * 300_000])
-def test_py_amqps_frame_writer_takes_what_we_prepare(body: bytes) -> None:
-    """It asks a content for its body and for ``_serialize_properties``, which is private: this pins it."""
-    headers = {"a": "b"}
-    ours, theirs = Sink(), Sink()
-    header = encode_header(message(headers, {}))
-    frame_writer(ours, ours)(1, 1, (60, 40), b"args", Prepared(b"args", body, header))
+@pytest.mark.parametrize("size", [0, 5, 131_064, 131_065, 300_000])
+def test_messages_are_framed_as_py_amqp_does(size: int) -> None:
+    body, headers = b"x" * size, {"a": "b"}
+    frames, theirs = Frames(Sink.frame_max), Sink()
     content = Message(body, content_type="application/json", content_encoding="utf-8", application_headers=headers)
-    frame_writer(theirs, theirs)(1, 1, (60, 40), b"args", content)
-    assert ours.data == theirs.data
+    write = frame_writer(theirs, theirs)
+    for channel in (1, 1, 2):
+        frames.add(channel, Prepared(b"args", encode_header(message(headers, {})), body))
+        write(1, channel, (60, 40), b"args", content)
+    assert frames.size == pytest.approx(len(theirs.data), abs=60)
+    assert frames.take() == theirs.data
+    assert frames.take() == b""
 
 
 @pytest.mark.parametrize(
