@@ -14,8 +14,11 @@ from outbox_relay.events import Events
 from outbox_relay.publish.peek import look_at
 from outbox_relay.publish.queues import Queues
 from outbox_relay.settings import ENABLE_HINT, Settings, is_enabled
+from outbox_relay.staging import astage as awaiting
 from outbox_relay.staging import capture as capturing
-from outbox_relay.staging.once import once
+from outbox_relay.staging.begin import Begin
+from outbox_relay.staging.connections import registered
+from outbox_relay.staging.once import aonce, once
 from outbox_relay.staging.options import Options
 from outbox_relay.staging.stage import Stager
 from outbox_relay.store.engine import configure_sqlite
@@ -26,8 +29,8 @@ from outbox_relay.store.wake import WakeThrottle
 from outbox_relay.worker import install as worker
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from contextlib import AbstractContextManager
+    from collections.abc import Callable, Iterable
+    from contextlib import AbstractAsyncContextManager, AbstractContextManager
 
     from celery import Celery
     from sqlalchemy import Engine
@@ -41,14 +44,18 @@ class Outbox:
     Nothing is read, opened or started here: the app's configuration may still change. Each part is made when it is
     first asked for, once a process; a forked child makes its own.
 
+    ``session`` is the shop's own registry of sessions, which knows the current one: a ``scoped_session``, Flask's
+    ``db.session``, or a function that returns a session or connection. It is what ``None`` stands for when staging.
+
     Raises:
-        SettingsError: the app has an outbox already.
+        SettingsError: the app has an outbox already, or ``session`` does not know a current session.
     """
 
-    def __init__(self, app: Celery) -> None:
+    def __init__(self, app: Celery, *, session: Callable[[], Any] | None = None) -> None:
         if getattr(app, "outbox", None) is not None:
             raise SettingsError("this app has an outbox already: use app.outbox")
         self.app = app
+        self.session = registered(session)
         self.events = Events()
         self._settings: Settings | None = None
         self._tables: Tables | None = None
@@ -84,7 +91,8 @@ class Outbox:
     ) -> Staged:
         """Stage one task in the caller's transaction: it runs if that commits, and only then.
 
-        ``connection`` is a SQLAlchemy ``Session``, ``scoped_session`` or ``Connection``. ``signature`` is what
+        ``connection`` is a SQLAlchemy ``Session``, ``scoped_session`` or ``Connection``, a psycopg connection, a Django
+        connection or its alias; None is the registered session, or Django's default. ``signature`` is what
         ``task.s(...)`` makes, or a chain that starts with one task; options set on it (countdown, eta, expires,
         priority, headers, serializer, links, ...) mean what they mean to ``apply_async``, but that a countdown counts
         by the database's clock.
@@ -112,7 +120,7 @@ class Outbox:
             max_attempts=max_attempts,
             settle_on=settle_on,
         )
-        return self._staging().stage(connection, signature, options, bind)
+        return self._staging().stage(self._given(connection), signature, options, bind)
 
     def stage_many(
         self, connection: Any, signatures: Iterable[Any], *, bind: Engine | None = None, **options: Any
@@ -125,7 +133,9 @@ class Outbox:
         """
         return self._staging().stage_many(connection, signatures, _options(options, SEVERAL), bind)
 
-    def capture(self, connection: Any, *, bind: Engine | None = None, **options: Any) -> AbstractContextManager[None]:
+    def capture(
+        self, connection: Any = None, *, bind: Engine | None = None, **options: Any
+    ) -> AbstractContextManager[None]:
         """Stage, in the transaction of ``connection``, what this app sends inside the block.
 
         ``delay``, ``apply_async``, ``send_task`` and canvas calls return what they always return, without a word to
@@ -134,17 +144,28 @@ class Outbox:
         and executors do not: those send directly. Takes the options of :meth:`stage_many` but for ``task_queue``,
         which is Celery's ``queue``; raises at the call that sends what :meth:`stage` raises.
         """
-        return capturing.capture(self._staging(), connection, _options(options, CAPTURED), bind)
+        return capturing.capture(self._staging(), self._given(connection), _options(options, CAPTURED), bind)
 
-    def begin(self, maker: Any, *, bind: Engine | None = None, **options: Any) -> AbstractContextManager[Any]:
+    def acapture(
+        self, connection: Any, *, bind: Engine | None = None, **options: Any
+    ) -> AbstractAsyncContextManager[None]:
+        """Stage, in the transaction of an async session or connection, what this app sends inside the block.
+
+        As :meth:`capture`; but as ``delay`` cannot wait for a database, a row is inserted when the transaction or
+        savepoint that it was sent in commits, or at the end of the block. Errors of the database are raised there.
+        """
+        return awaiting.acapture(self._staging(), connection, _options(options, CAPTURED), bind)
+
+    def begin(self, maker: Any, *, bind: Engine | None = None, **options: Any) -> Begin:
         """Begin a transaction with a capture around it, and commit it at the end of the block.
 
         ``maker`` is a ``sessionmaker``, a ``scoped_session`` or an engine; the block is given the session, or the
-        connection. What the flush at commit sends is captured too. Takes the options of :meth:`capture`.
+        connection. With an ``async_sessionmaker`` and the like, write ``async with``. What the flush at commit sends is
+        captured too. Takes the options of :meth:`capture`.
         """
-        return capturing.begin(self._staging(), maker, _options(options, CAPTURED), bind)
+        return Begin(self._staging(), maker, _options(options, CAPTURED), bind)
 
-    def once(self, connection: Any, *, bind: Engine | None = None) -> None:
+    def once(self, connection: Any = None, *, bind: Engine | None = None) -> None:
         """Make the running task's effects in this transaction happen once, however often the task is delivered.
 
         Call it in the task, in the transaction of its effects and before them. Outside a task, or in one whose message
@@ -154,7 +175,11 @@ class Outbox:
             AlreadyDone: an earlier run has committed. Let it through: the worker reports the row as done.
             StagingError: a rollback of this connection's transaction would not undo the effects.
         """
-        once(self.app, lambda: self.tables, connection, bind)
+        once(self.app, lambda: self.tables, self._given(connection), bind)
+
+    async def aonce(self, connection: Any, *, bind: Engine | None = None) -> None:
+        """Do what :meth:`once` does, on an async session or connection."""
+        await aonce(self.app, lambda: self.tables, connection, bind)
 
     @staticmethod
     def configure_sqlite(engine: Engine) -> None:
@@ -164,6 +189,9 @@ class Outbox:
         rollback of the transaction around it.
         """
         configure_sqlite(engine)
+
+    def _given(self, connection: Any) -> Any:
+        return self.session() if connection is None and self.session is not None else connection
 
     def _staging(self) -> Stager:
         if self._stager is None:
@@ -249,10 +277,11 @@ class Outbox:
 
 CAPTURED = ("namespace", "node", "workflow_id", "run_id", "max_attempts", "settle_on")
 SEVERAL = (*CAPTURED, "task_queue")
+SINGLE = (*SEVERAL, "ordinal", "dispatch_key")
 
 
 def _options(options: dict[str, Any], known: tuple[str, ...]) -> Options:
-    """Options for several rows: what names a single one makes no sense there."""
+    """Options of a method that does not spell them out; what names one row makes no sense for several."""
     for name in options:
         if name not in known:
             raise TypeError(f"{name!r} is not an option here; there are {', '.join(known)}")

@@ -82,7 +82,12 @@ def enter_django(connection: Any) -> Place:
             f"{OUTSIDE}the only transaction here is the one that TestCase puts around each test, and in production "
             f"there would be none; {HINT}"
         )
-    return Place(RawConnection(connection.vendor, _Run(connection), format_style=True))
+    return Place(raw_django(connection))
+
+
+def raw_django(connection: Any) -> RawConnection:
+    """Return a connection to execute statements on, whatever becomes of them."""
+    return RawConnection(connection.vendor, _Run(connection), format_style=True)
 
 
 def _is_of_testcase_alone(connection: Any) -> bool:

@@ -46,6 +46,9 @@ def enter_psycopg(connection: Any) -> Place:
         raise StagingError("this transaction has failed, and takes no more statements: roll it back first")
     if status == "UNKNOWN":
         raise StagingError("nothing can be staged on a closed or lost connection")
+    two_phase, prepared = getattr(connection, "_tpc", None) or (None, False)  # there is no public way to ask
+    if prepared:
+        raise StagingError("this transaction has been prepared, and takes no more statements")
     # In autocommit only an open transaction counts; in a pipeline (ACTIVE) psycopg cannot tell whether there is one.
     if connection.autocommit and status != "INTRANS":
         why = (
@@ -54,8 +57,13 @@ def enter_psycopg(connection: Any) -> Place:
             else "autocommit is on"
         )
         raise StagingError(f"{OUTSIDE}{why}, so a rollback might leave the task; {HINT}")
+    return Place(raw_psycopg(connection), two_phase is not None)
+
+
+def raw_psycopg(connection: Any) -> RawConnection:
+    """Return a connection to execute statements on, whatever becomes of them."""
     run = _Async(connection) if is_async_psycopg(connection) else _Sync(connection)
-    return Place(RawConnection(POSTGRESQL, run, speaks_binary=True))
+    return RawConnection(POSTGRESQL, run, speaks_binary=True)
 
 
 class _Sync:

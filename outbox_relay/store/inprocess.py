@@ -14,10 +14,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from datetime import timedelta
 
-    import sqlalchemy as sa
-
     from outbox_relay.core.row import ClaimedRow
     from outbox_relay.core.settlement import Policy, Settlement
+    from outbox_relay.store.raw import Connection
     from outbox_relay.store.schema import Tables
     from outbox_relay.store.settling import Settled
 
@@ -25,19 +24,20 @@ if TYPE_CHECKING:
 class Joined(Database):
     """A database whose every transaction is the one that is open on a connection already."""
 
-    def __init__(self, connection: sa.Connection, tables: Tables) -> None:
-        super().__init__(connection.engine, tables)
-        self._connection = connection
+    def __init__(self, connection: Connection, tables: Tables) -> None:
+        self.tables = tables
+        self.dialect = connection.dialect.name
+        self._connection: Any = connection
 
     @contextmanager
-    def begin(self, *, reads: bool = False) -> Iterator[sa.Connection]:
+    def begin(self, *, reads: bool = False) -> Iterator[Any]:
         yield self._connection
 
 
 class InProcess:
     """What a test does to the rows that it has staged."""
 
-    def __init__(self, connection: sa.Connection, tables: Tables) -> None:
+    def __init__(self, connection: Connection, tables: Tables) -> None:
         self._connection = connection
         self._tables = tables
         self._settling = Settling(Joined(connection, tables))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -67,6 +68,33 @@ def migrate(
                 "Nothing was changed; end that transaction (see pg_stat_activity) or try again later"
             ) from error
         raise StoreAway(str(error.orig).strip().split("\n")[0]) from error
+
+
+def as_statements(tables: Tables, dialect: str, revisions: str) -> list[str]:
+    """The SQL that leads to a revision from nothing, or from another one (``"0001:0002"``), a statement at a time.
+
+    For who brings the tables into a database in another way. The version table is kept up to date too.
+    """
+    config = _config(tables)
+    config.attributes["dialect"] = dialect
+    written = _Statements()
+    config.output_buffer = written
+    command.upgrade(config, revisions, sql=True)
+    return [one for one in written.statements if one not in ("BEGIN", "COMMIT")]
+
+
+class _Statements(io.StringIO):
+    """What Alembic writes to: it writes each statement at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.statements: list[str] = []
+
+    def write(self, text: str) -> int:
+        lines = [line for line in text.splitlines() if not line.startswith("--")]
+        if statement := "\n".join(lines).strip().removesuffix(";"):
+            self.statements.append(statement)
+        return len(text)
 
 
 def current(connection: sa.Connection, tables: Tables) -> str | None:

@@ -86,3 +86,10 @@ def test_django(tmp_path: Path, database: sa.Engine, rabbitmq_url: str) -> None:
         with database.connect() as connection:
             assert connection.execute(sa.text("SELECT task_id FROM outbox_row")).scalar() == made["task"]
         assert json.loads(stall.run("manage.py", "outbox", "show", made["task"], "--json"))["status"] == "done"
+
+
+@pytest.mark.parametrize("migrations", ["--migrations", "--no-migrations"])
+def test_djangos_own_tests_use_the_testing_aids(tmp_path: Path, migrations: str) -> None:
+    with Stall("django_shop", tmp_path) as stall:
+        options = ("-q", "-p", "no:randomly", "-p", "no:cacheprovider", "--ds=shop.settings", migrations)
+        assert "3 passed" in stall.run("-m", "pytest", *options)

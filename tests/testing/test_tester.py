@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import psycopg
 import pytest
 import sqlalchemy as sa
 from celery import chain
@@ -148,3 +149,16 @@ def test_a_task_that_nobody_knows_fails(shop: Shop, session: Session, tester: Te
     shop.outbox.stage(session, shop.app.signature("no.such.task"))
     with pytest.raises(LookupError, match=r"no task 'no\.such\.task' is registered"):
         tester.drain()
+
+
+def test_a_psycopg_connection_is_looked_at_and_drained_too(postgres_url: str) -> None:
+    for shop in opened(postgres_url):
+        with psycopg.connect(
+            sa.make_url(postgres_url).set(drivername="postgresql").render_as_string(False)
+        ) as connection:
+            tester = Tester(shop.outbox, connection)
+            shop.outbox.stage(connection, shop.charge.s(1, amount=2))
+            tester.assert_staged(shop.charge, args=[1])
+            assert [(one.outcome, one.result) for one in tester.drain()] == [("done", 3)]
+            connection.rollback()
+            assert tester.staged(status=None) == []

@@ -1,0 +1,1 @@
+"""Homes for the outbox in frameworks that shops are built on."""
