@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from outbox_relay.store.outbox import Store
 
 PREVIEW = 10
-LOOK = 10_000  # so many rows of a workflow, in each state, are looked at before asking
 BRIEF = 100
 COLUMNS: Mapping[str, Callable[[RowDetail], Any]] = {
     "id": lambda row: row.id,
@@ -76,19 +75,21 @@ def cancel(keys: tuple[str, ...], workflow: str | None, terminate: bool, yes: bo
     outbox = open_outbox()
     store = open_store(outbox)
     if workflow is not None:
-        rows = [row for status in OPEN for row in store.ls(workflow_id=workflow, status=status.value, limit=LOOK)]
+        rows = [row for status in OPEN for row in store.ls(workflow_id=workflow, status=status.value, limit=PREVIEW)]
+        seen = store.governing.workflow(workflow)
+        number = 0 if seen is None else sum(seen.counts[status.value] for status in OPEN)
         wanted = RowFilter(workflow_id=workflow)
         what = f"the workflow {workflow}"
     else:
         found = [one_row(store, key) for key in keys]
         rows = [row for row in found if row.status in OPEN]
+        number = len(rows)
         wanted = RowFilter(ids=tuple(row.id for row in found))
         what = ", ".join(keys)
     if not rows:
         raise Refused(f"nothing to cancel: no row of {what} is pending or claimed")
-    preview(rows)
-    number = f"{LOOK:,} rows or more" if len(rows) >= LOOK else count(len(rows), "row")
-    if not confirmed(f"cancel {number}", yes=yes):
+    preview(rows, number)
+    if not confirmed(f"cancel {count(number, 'row')}", yes=yes):
         raise Refused("nothing was cancelled")
     total = 0
     while cancelled := store.cancel(wanted):
@@ -153,9 +154,10 @@ def show_row(store: Store, key: str, *, as_json: bool) -> None:
         print_table(facts((name, value) for name, value in shown if value is not None))
 
 
-def preview(rows: Sequence[RowDetail]) -> None:
-    """Print, to standard error, the rows that would be touched."""
+def preview(rows: Sequence[RowDetail], number: int | None = None) -> None:
+    """Print, to standard error, the first of the ``number`` rows that would be touched (None: these are all)."""
+    number = len(rows) if number is None else number
     columns = {name: COLUMNS[name] for name in ("id", "status", "task", "namespace", "error")}
     print_table(table(columns, rows[:PREVIEW]), stderr=True)
-    if len(rows) > PREVIEW:
-        note(f"… and {len(rows) - PREVIEW:,} more")
+    if number > PREVIEW:
+        note(f"… and {number - PREVIEW:,} more")

@@ -98,8 +98,8 @@ class Governing:
         with self._db.begin() as connection:
             connection.execute(governing.put_hold(self._db.tables, self._db.dialect), parameters)
 
-    def resume(self, scope: Scope, value: str) -> bool:
-        """End a hold and put its rows back among those that are due; false where there is no such hold.
+    def resume(self, scope: Scope, value: str) -> int | None:
+        """End a hold and put its rows back among those that are due: so many; None where there is no such hold.
 
         The rows go back also where there is none: a resume that broke off half-way is done again by calling it again.
         """
@@ -107,11 +107,12 @@ class Governing:
         with db.begin() as connection:
             parameters = {"scope": scope.value, "value": value}
             was_held = bool(connection.execute(governing.drop_hold(db.tables), parameters).rowcount)
-        moved = BATCH
+        total, moved = 0, BATCH
         while moved >= BATCH:
             with db.begin() as connection:
                 moved = unpark(connection, db, scope, value, BATCH)
-        return was_held
+            total += moved
+        return total if was_held else None
 
     def holds(self) -> list[HoldInfo]:
         """All holds, the oldest first."""

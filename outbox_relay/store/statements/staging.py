@@ -41,6 +41,11 @@ COLUMNS: dict[str, Any] = {
 """The columns that staging writes as they are given; when the row is due is worked out by the database."""
 
 DUE: dict[str, Any] = {"due_at": Instant(), "delay": sa.Float()}
+OWN = ("dispatch_key", "content_hash", "task_id", "body", "headers", "properties", "ordinal")
+"""What is another value in each row, of rows that are otherwise alike."""
+
+OPTIONAL = frozenset({"workflow_id", "run_id", "ordinal", "retries", "max_attempts", "settle_on", "expires_at"})
+"""What a plain row leaves at the column's default."""
 
 
 def _instants(source: Any) -> dict[str, Any]:
@@ -49,18 +54,24 @@ def _instants(source: Any) -> dict[str, Any]:
     return {"visible_after": latest(clock(), sa.type_coerce(asked, Instant())), "created_at": clock()}
 
 
-def _returning(insert: Any, tables: Tables, channel: str | None, *, fresh: bool) -> Any:
-    """A notification is folded into RETURNING: it costs no statement, and none goes out where nothing was inserted.
+def _finished(insert: Any, tables: Tables, channel: str | None, *, fresh: bool) -> sa.Insert:
+    """Leave out what is there already, and say what was inserted.
+
+    A notification is folded into RETURNING: it costs no statement, and none goes out where nothing was inserted.
 
     So is the state of the row's namespace: one that is deprecated takes no row, and the caller takes this one back.
     """
     row, namespace = tables.row, tables.namespace
-    more = [] if channel is None else [sa.func.pg_notify(sa.literal_column(f"'{channel}'"), sa.literal_column("''"))]
+    columns: list[Any] = [row.c.id, row.c.namespace, row.c.dispatch_key]
+    if channel is not None:
+        columns.append(sa.func.pg_notify(sa.literal_column(f"'{channel}'"), sa.literal_column("''")))
     if fresh:
-        mine = sa.literal_column(f'"{row.name}".namespace')  # Core does not correlate what stands in RETURNING
+        mine: Any = sa.literal_column(f'"{row.name}".namespace')  # Core does not correlate what stands in RETURNING
         state = sa.select(namespace.c.state).where(namespace.c.namespace == mine)
-        more.append(state.scalar_subquery().label("namespace_state"))
-    return insert.returning(row.c.id, row.c.namespace, row.c.dispatch_key, *more)
+        columns.append(state.scalar_subquery().label("namespace_state"))
+        insert = insert.add_cte(registering(tables).cte("minted"))
+    finished: sa.Insert = insert.on_conflict_do_nothing().returning(*columns)
+    return finished
 
 
 @statement
@@ -73,15 +84,33 @@ def mint_namespaces(tables: Tables) -> sa.Insert:
 
 
 @statement
-def insert_values(tables: Tables, dialect: str, fresh: bool = False, channel: str | None = None) -> sa.Insert:
-    """Insert a row (SQLite: rows); one whose key is taken is left out, and the transaction goes on."""
+def insert_values(
+    tables: Tables, dialect: str, fresh: bool = False, channel: str | None = None, plain: bool = False
+) -> sa.Insert:
+    """Insert a row (SQLite: rows); one whose key is taken is left out, and the transaction goes on.
+
+    A ``plain`` row has no optional column, and is due at once: half the parameters are left to send and to read.
+    """
     insert: Any = (postgresql if dialect == POSTGRESQL else sqlite).insert(tables.row)
-    binds = {name: sa.bindparam(name, type_=type_) for name, type_ in (COLUMNS | DUE).items()}
-    insert = insert.values({name: binds[name] for name in COLUMNS} | _instants(binds)).on_conflict_do_nothing()
-    if fresh:
-        insert = insert.add_cte(registering(tables).cte("minted"))
-    inserted: sa.Insert = _returning(insert, tables, channel, fresh=fresh)
-    return inserted
+    types = {name: type_ for name, type_ in COLUMNS.items() if name not in OPTIONAL} if plain else COLUMNS | DUE
+    binds = {name: sa.bindparam(name, type_=type_) for name, type_ in types.items()}
+    instants = {"visible_after": clock(), "created_at": clock()} if plain else _instants(binds)
+    columns = {name: bind for name, bind in binds.items() if name in COLUMNS}
+    return _finished(insert.values(columns | instants), tables, channel, fresh=fresh)
+
+
+@statement
+def insert_alike(tables: Tables, fresh: bool = False, channel: str | None = None) -> sa.Insert:
+    """PostgreSQL: insert many rows that are due at once and have all in common but ``OWN``.
+
+    Three times as fast as an array for each column: most of those would hold one value many times.
+    """
+    rows = given(POSTGRESQL, "rows", **{name: COLUMNS[name] for name in OWN})
+    names = [name for name in COLUMNS if name != "expires_at"]
+    columns = [rows.c[name] if name in OWN else sa.bindparam(name, type_=COLUMNS[name]) for name in names]
+    source = sa.select(*columns, clock(), clock())
+    insert = postgresql.insert(tables.row).from_select([*names, "visible_after", "created_at"], source)
+    return _finished(insert, tables, channel, fresh=fresh)
 
 
 @statement
@@ -90,11 +119,8 @@ def insert_arrays(tables: Tables, fresh: bool = False, channel: str | None = Non
     rows = given(POSTGRESQL, "rows", **COLUMNS, **DUE)
     instants = _instants(rows.c)
     source = sa.select(*(rows.c[name] for name in COLUMNS), *instants.values())
-    insert: Any = postgresql.insert(tables.row).from_select([*COLUMNS, *instants], source).on_conflict_do_nothing()
-    if fresh:
-        insert = insert.add_cte(registering(tables).cte("minted"))
-    inserted: sa.Insert = _returning(insert, tables, channel, fresh=fresh)
-    return inserted
+    insert = postgresql.insert(tables.row).from_select([*COLUMNS, *instants], source)
+    return _finished(insert, tables, channel, fresh=fresh)
 
 
 @statement
