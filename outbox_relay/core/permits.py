@@ -59,13 +59,13 @@ class Census:
     """How far back the count of claimed rows has to look.
 
     Each claim that ends leaves a dead entry in the index of claimed rows, which a count would read again and again: so
-    it begins at the oldest claim that a count has found. Only one that was made while nobody else could claim may say
-    so: a claim that is not committed yet has an earlier instant than the count that missed it. A worker may bring an
-    older claim back to life; until it is counted, after ``full_every`` seconds at most, its namespace may exceed its
-    quota by it.
+    it begins at the oldest claim that the last count has found, less the time that a claim may take to be committed:
+    ``slack`` where nobody else could claim meanwhile, else ``patience``. A worker may bring an older claim back to
+    life; until it is counted, after ``full_every`` seconds at most, its namespace may exceed its quota by it.
     """
 
     slack: timedelta = timedelta(seconds=1)
+    patience: timedelta = timedelta(seconds=60)
     full_every: float = 5.0
     floor: datetime = ALWAYS
     _next_full: float | None = field(default=None)
@@ -76,9 +76,10 @@ class Census:
             self._next_full, self.floor = clock + self.full_every, ALWAYS
         return self.floor
 
-    def counted(self, now: datetime, oldest: datetime | None) -> None:
-        """A count under the lock, made at ``now``, found no older claim than ``oldest`` (None: none at all)."""
-        self.floor = max(self.floor, now - self.slack if oldest is None else min(oldest, now - self.slack))
+    def counted(self, now: datetime, oldest: datetime | None, *, alone: bool) -> None:
+        """A count at ``now`` found no older claim than ``oldest`` (None: none). ``alone``: nobody else could claim."""
+        latest = now - (self.slack if alone else self.patience)
+        self.floor = max(self.floor, latest if oldest is None else min(oldest, latest))
 
 
 def wanted(due: Mapping[str, int], room: Mapping[str, int]) -> dict[str, int]:

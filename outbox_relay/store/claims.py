@@ -8,48 +8,94 @@ from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
-from outbox_relay.core.planning import Watermark, share
+from outbox_relay.core.directives import NOTHING
+from outbox_relay.core.planning import Watermark
+from outbox_relay.core.row import Batch
 from outbox_relay.core.settlement import storable
 from outbox_relay.store import claimed
+from outbox_relay.store.directives import Notices, Terms
+from outbox_relay.store.fair import FairClaims, shard_parameters
+from outbox_relay.store.parking import Parking
 from outbox_relay.store.sql import POSTGRESQL, clock, values
 from outbox_relay.store.statements import claiming, publishing
+from outbox_relay.store.statements.claiming import Narrow
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime
     from uuid import UUID
 
-    from outbox_relay.core.row import Batch, Claim, Published
+    from outbox_relay.core.directives import Directives
+    from outbox_relay.core.row import Claim, Published
     from outbox_relay.store.engine import Database
 
 MAX_BATCH_BYTES = 32 * 1024 * 1024
+USUAL = Terms()
+TRIES = 2  # the first finds out that something is said, the second knows what
 EXPIRED = "its expires had passed before it was published"
 
 
 class Claims:
     """What a sweep does to rows. One thread claims; everything else may be called from any thread."""
 
-    def __init__(self, database: Database, *, max_bytes: int = MAX_BATCH_BYTES) -> None:
+    def __init__(self, database: Database, *, terms: Terms = USUAL, max_bytes: int = MAX_BATCH_BYTES) -> None:
         self._db = database
+        self._terms = terms
         self._max_bytes = max_bytes
         self._watermark = Watermark()
-        self._turn = ""  # the last namespace that had its turn
-        self._several = False  # more than one namespace is registered, as far as is known
+        self._notices = Notices(database, terms)
+        self._fair = FairClaims(database, self._watermark, terms)
+        self._parking = Parking(database, terms.rearm_interval)
+        self._governed = terms.default_quota is not None  # something is said that claims have to know
+        self._said: Directives | None = None
 
     def reset_watermark(self) -> None:
         self._watermark.reset()
 
+    @property
+    def at_quota(self) -> frozenset[str]:
+        return self._fair.at_quota
+
+    def directives(self) -> Directives:
+        """What is said, read anew where it is older than it may be; nothing is read where nothing is said."""
+        said = NOTHING
+        if self._governed:
+            said = self._notices.current()
+            self._governed = not said.empty
+        if said is not self._said:
+            if said != self._said:
+                self._watermark.reset()  # rows below it may be claimed now that could not be before
+            self._said = said
+        return said
+
+    def tidy(self, budget: timedelta) -> bool:
+        back, more = self._parking.tidy(self.directives(), budget.total_seconds())
+        if back:
+            self._watermark.reset()
+        return more
+
     def claim(self, *, limit: int, claimed_by: UUID, lease: timedelta) -> Batch:
+        taking = {"by": claimed_by, "lease": lease.total_seconds(), "max_bytes": self._max_bytes}
+        for _ in range(TRIES):
+            batch = self._claim(limit, taking)
+            if batch is not None:
+                return batch
+            self._governed = True
+            self._notices.forget()
+        return Batch(more=True)
+
+    def _claim(self, limit: int, taking: dict[str, Any]) -> Batch | None:
+        """Claim; None where something is said that was not known, and nothing is claimed."""
+        said = self.directives()
         begun = time.monotonic()
         full = self._watermark.begin(begun)
-        taking = {"by": claimed_by, "lease": lease.total_seconds(), "max_bytes": self._max_bytes}
         batch = None
         try:
             with self._db.begin() as connection:
-                if self._db.dialect == POSTGRESQL and not self._several:
+                if self._db.dialect == POSTGRESQL and not self._governed and not self._fair.several:
                     batch = self._claim_all(connection, limit, taking)
                 if batch is None:
-                    batch = self._claim_fairly(connection, limit, taking)
+                    batch = self._fair.claim(connection, limit, taking, said if self._governed else None)
         except BaseException:
             self._watermark.reset()  # what was seen as taken may be due again
             raise
@@ -58,12 +104,12 @@ class Claims:
         return batch
 
     def _claim_all(self, connection: sa.Connection, limit: int, taking: dict[str, Any]) -> Batch | None:
-        """Claim in one statement; None where there are several namespaces."""
-        parameters = {"limit": limit, "since": self._watermark.since(""), **taking}
-        found = connection.execute(claiming.claim_all(self._db.tables), parameters).all()
+        """Claim in one statement; None where there are several namespaces, or something is said about them."""
+        statement = claiming.claim_all(self._db.tables, Narrow(sharded=self._terms.shards is not None))
+        parameters = {"limit": limit, "since": self._watermark.since(""), **taking, **shard_parameters(self._terms)}
+        found = connection.execute(statement, parameters).all()
         look = found[0]
-        if look.namespaces > 1:
-            self._several = True
+        if look.namespaces > 1 or look.governed:
             return None
         rows = [] if look.id is None else found
         more = len(rows) < look.seen or look.seen >= limit
@@ -72,43 +118,6 @@ class Claims:
         if more:  # with one namespace its mark is everybody's
             self._watermark.floor = self._watermark.since("")
         return claimed.batch(rows, more=more, at=claiming.LOOK_COLUMNS)
-
-    def _claim_fairly(self, connection: sa.Connection, limit: int, taking: dict[str, Any]) -> Batch:
-        """Look which namespaces have due rows, share the places between them, and claim the shares."""
-        dialect, tables, watermark = self._db.dialect, self._db.tables, self._watermark
-        marks = values(dialect, "marks", namespace=list(watermark.marks), since=list(watermark.marks.values()))
-        probe = {"limit": limit, "turn": self._turn, "since": watermark.floor, **marks}
-        looks = connection.execute(claiming.due_namespaces(tables, dialect), probe).mappings().all()
-        self._several = looks[0]["namespaces"] > 1
-        due = {one["namespace"]: one["rows"] for one in looks if one["namespace"] is not None}
-        shares = share(due, limit)
-        if not shares:
-            watermark.looked(looks[0]["now"], {})
-            return claimed.batch([], more=False)
-        self._turn = list(shares)[-1]
-        plan = values(
-            dialect,
-            "plan",
-            namespace=list(shares),
-            share=list(shares.values()),
-            since=[watermark.since(name) for name in shares],
-        )
-        taking = {**taking, **plan}
-        if dialect != POSTGRESQL:
-            taking["most"] = max(shares.values())
-        rows = connection.execute(claiming.claim_shares(tables, dialect), taking).all()
-        taken: dict[str, list[Any]] = {}
-        for one in rows:
-            taken.setdefault(one.namespace, []).append(one.visible_after)
-        everywhere = len(due) < limit
-        counted_to = -(-limit // len(due)) * claiming.COUNTED_PARTS
-        left = {
-            name: max(taken[name]) if name in taken else None
-            for name, count in due.items()
-            if len(taken.get(name, ())) < count or count >= counted_to
-        }
-        watermark.looked(looks[0]["now"], left, everywhere=everywhere)
-        return claimed.batch(rows, more=bool(left) or not everywhere)
 
     def next_due_in(self) -> timedelta | None:
         with self._db.begin(reads=True) as connection:

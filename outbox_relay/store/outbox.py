@@ -8,7 +8,8 @@ import sqlalchemy as sa
 
 from outbox_relay.core.row import RowFilter
 from outbox_relay.errors import StoreError
-from outbox_relay.store.claims import Claims
+from outbox_relay.store.claims import USUAL, Claims
+from outbox_relay.store.directives import Terms
 from outbox_relay.store.engine import MIGRATE_HINT, Database, open_engine
 from outbox_relay.store.governing import Governing
 from outbox_relay.store.operator import Operator
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from outbox_relay.core.beacon import Beacon
+    from outbox_relay.core.directives import Directives
     from outbox_relay.core.leases import Judgement, StaleRow
     from outbox_relay.core.processes import RelayInfo, WorkerInfo
     from outbox_relay.core.row import Batch, Cancelled, Claim, Published, RowDetail
@@ -39,11 +41,13 @@ class Store:
     away: nothing has happened then, or (where the connection broke at the commit) all of it; it may be called again.
     """
 
-    def __init__(self, engine: sa.Engine, tables: Tables, events: Events | None = None) -> None:
+    def __init__(
+        self, engine: sa.Engine, tables: Tables, events: Events | None = None, *, terms: Terms = USUAL
+    ) -> None:
         self.engine = engine
         self.tables = tables
         self._db = Database(engine, tables)
-        self._claims = Claims(self._db)
+        self._claims = Claims(self._db, terms=terms)
         self._settling = Settling(self._db)
         self._rearming = Rearming(self._db)
         self._register = Register(self._db)
@@ -53,7 +57,8 @@ class Store:
     @classmethod
     def open(cls, settings: Settings, events: Events | None = None) -> Store:
         """Open the database that the settings name; it is reached at the first use."""
-        return cls(open_engine(settings.database_url), build(settings.table_prefix, settings.schema), events)
+        engine, tables = open_engine(settings.database_url), build(settings.table_prefix, settings.schema)
+        return cls(engine, tables, events, terms=Terms.of(settings))
 
     def close(self) -> None:
         self.engine.dispose()
@@ -106,6 +111,23 @@ class Store:
     def claim(self, *, limit: int, claimed_by: UUID, lease: timedelta) -> Batch:
         """Claim up to ``limit`` due rows, fairly between namespaces, for ``lease``; oldest first."""
         return self._claims.claim(limit=limit, claimed_by=claimed_by, lease=lease)
+
+    def tidy(self, budget: timedelta) -> bool:
+        """Take due rows that are kept back (held, or waiting for a node) out of the way of claims, for a ``budget``.
+
+        Those that nothing keeps back any more come in again. No claim takes a row that is kept back, tidied away or
+        not. Returns whether there is more to do. Of the thread that claims.
+        """
+        return self._claims.tidy(budget)
+
+    def directives(self) -> Directives:
+        """What is said about namespaces, workflows and tasks. Of the thread that claims."""
+        return self._claims.directives()
+
+    @property
+    def at_quota(self) -> frozenset[str]:
+        """The namespaces of which the last claim found, or left, as many rows in flight as they may have."""
+        return self._claims.at_quota
 
     def reset_watermark(self) -> None:
         """Let the next claim look at every due row, however old."""

@@ -18,6 +18,7 @@ from outbox_relay.core.namespaces import Scope
 from outbox_relay.store.schema import build
 from outbox_relay.store.statements import (
     claiming,
+    directives,
     governing,
     operating,
     parking,
@@ -39,7 +40,8 @@ DIALECTS: dict[str, sa.Dialect] = {
     "sqlite": sqlite.dialect(),  # type: ignore[no-untyped-call]
 }
 TABLES = build()
-MODULES = (claiming, parking, publishing, settling, rearming, register, staging, operating, governing)
+MODULES = (claiming, directives, parking, publishing, settling, rearming, register, staging, operating, governing)
+NARROW = claiming.Narrow(guarded=True, sharded=True)
 FILTERED = frozenset({"ids", "namespace", "task", "workflow_id", "error"})
 
 # How to call those that take more than the tables and the dialect: variant → arguments.
@@ -52,6 +54,16 @@ SPECIAL: dict[Callable[..., Any], dict[str, Callable[[str], tuple[Any, ...]]]] =
         "_bare": lambda dialect: (TABLES, dialect, frozenset()),
     },
     governing.change_namespace: {"": lambda _: (TABLES, frozenset(governing.SETTABLE))},
+    claiming.claim_all: {"": lambda _: (TABLES,), "_narrow": lambda _: (TABLES, NARROW)},
+    claiming.due_namespaces: {
+        "": lambda dialect: (TABLES, dialect),
+        "_narrow": lambda dialect: (TABLES, dialect, NARROW),
+    },
+    claiming.claim_shares: {
+        "": lambda dialect: (TABLES, dialect),
+        "_narrow": lambda dialect: (TABLES, dialect, NARROW),
+    },
+    claiming.claimed_rows: {"": lambda _: (TABLES,), "_sharded": lambda _: (TABLES, NARROW)},
     parking.unpark: {f"_{scope.value}": lambda dialect, scope=scope: (TABLES, dialect, scope) for scope in Scope},
     operating.list_rows: {
         "": lambda _: (TABLES, None, frozenset()),
@@ -71,10 +83,20 @@ SPECIAL: dict[Callable[..., Any], dict[str, Callable[[str], tuple[Any, ...]]]] =
             dialect == "postgresql",
             "outbox_wake" if dialect == "postgresql" else None,
         ),
+        "_plain": lambda dialect: (TABLES, dialect, False, None, True),
     },
+    staging.insert_alike: {"": lambda _: (TABLES,), "_waking": lambda _: (TABLES, True, "outbox_wake")},
     staging.insert_arrays: {"": lambda _: (TABLES,), "_waking": lambda _: (TABLES, True, "outbox_wake")},
 }
-ONLY = {claiming.claim_all: "postgresql", staging.insert_arrays: "postgresql", staging.mint_namespaces: "sqlite"}
+ONLY = {
+    claiming.claim_all: "postgresql",
+    claiming.lock_quotas: "postgresql",
+    parking.park: "postgresql",
+    parking.park_all: "sqlite",
+    staging.insert_arrays: "postgresql",
+    staging.insert_alike: "postgresql",
+    staging.mint_namespaces: "sqlite",
+}
 
 
 def _usual(function: Callable[..., Any]) -> Callable[[str], tuple[Any, ...]]:

@@ -2,18 +2,39 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
 from outbox_relay.store.schema import Instant
 from outbox_relay.store.sql import POSTGRESQL, after, given, literal, new_token, now
+from outbox_relay.store.statements.directives import governed, named, owned, permitted
 from outbox_relay.store.statements.parts import cleared, due, number, statement
 
 if TYPE_CHECKING:
     from datetime import datetime
 
     from outbox_relay.store.schema import Tables
+
+
+@dataclass(frozen=True, slots=True)
+class Narrow:
+    """What else a claim has to look at; nothing where nothing is said.
+
+    ``guarded``: holds and placement, row by row. ``sharded``: the relay owns a part of the rows only.
+    """
+
+    guarded: bool = False
+    sharded: bool = False
+
+    def to(self, row: sa.FromClause, dialect: str) -> list[sa.ColumnElement[bool]]:
+        """The conditions on a row."""
+        conditions = [owned(row)] if self.sharded else []
+        return [*conditions, permitted(row, dialect)] if self.guarded else conditions
+
+
+WIDE = Narrow()
 
 
 def _size(row: sa.FromClause) -> sa.ColumnElement[int]:
@@ -26,7 +47,7 @@ CLAIMED_COLUMNS = (
     *("id", "claim_token", "namespace", "node", *_MESSAGE, "headers", "properties"),
     *("attempt", "retries", "settle_on", "visible_after"),
 )  # :mod:`outbox_relay.store.claimed` reads them, and whether the row has expired, by their places
-LOOK_COLUMNS = 3  # that :func:`claim_all` returns before them
+LOOK_COLUMNS = 4  # that :func:`claim_all` returns before them
 
 
 def _take(tables: Tables, fits: sa.FromClause) -> sa.Update:
@@ -61,12 +82,13 @@ def _within_bytes(found: sa.FromClause, *order: sa.ColumnElement[Any]) -> sa.CTE
 
 
 @statement
-def claim_all(tables: Tables) -> sa.Select[Any]:
+def claim_all(tables: Tables, narrow: Narrow = WIDE) -> sa.Select[Any]:
     """PostgreSQL: claim what is due while one namespace is registered, and say how many there are.
 
     One statement does it, because the update is a part of a select whose first columns come back even when nothing
-    is due: the instant of the look, for the watermark, the number of namespaces and of due rows that were seen. With
-    more than one namespace it claims nothing, since it could not be fair. SKIP LOCKED lets relays claim side by side.
+    is due: the instant of the look, for the watermark, the number of namespaces, whether anything is said about any
+    of them, and the number of due rows that were seen. With more than one namespace it claims nothing, since it could
+    not be fair, nor where anything is said. SKIP LOCKED lets relays claim side by side.
     """
     row, namespace = tables.row, tables.namespace
     registered = sa.select(sa.func.count()).select_from(namespace).scalar_subquery()
@@ -74,7 +96,7 @@ def claim_all(tables: Tables) -> sa.Select[Any]:
     found = (
         sa.select(row.c.id, row.c.visible_after, _size(row).label("size"))
         .where(due(tables), row.c.visible_after <= now(), row.c.visible_after >= sa.bindparam("since", type_=Instant()))
-        .where(registered <= number(1))
+        .where(*narrow.to(row, POSTGRESQL), registered <= number(1), sa.not_(governed(tables)))
         .order_by(row.c.visible_after, row.c.id)
         .limit(limit)
         .with_for_update(skip_locked=True)
@@ -82,7 +104,9 @@ def claim_all(tables: Tables) -> sa.Select[Any]:
     )
     claimed = _take(tables, _within_bytes(found, found.c.visible_after, found.c.id)).cte("claimed")
     seen = sa.select(sa.func.count()).select_from(found).scalar_subquery()
-    look = sa.select(now().label("now"), registered.label("namespaces"), seen.label("seen")).subquery("look")
+    look = sa.select(
+        now().label("now"), registered.label("namespaces"), governed(tables).label("governed"), seen.label("seen")
+    ).subquery("look")
     return sa.select(look, claimed).select_from(look.outerjoin(claimed, sa.true()))
 
 
@@ -90,12 +114,13 @@ COUNTED_PARTS = 10
 
 
 @statement
-def due_namespaces(tables: Tables, dialect: str) -> sa.Select[Any]:
+def due_namespaces(tables: Tables, dialect: str, narrow: Narrow = WIDE) -> sa.Select[Any]:
     """Which namespaces have due rows, in the order of their turn, and how many (counted only as far as it matters).
 
     It asks the registry, not the rows: one probe of an index a namespace, where DISTINCT would read every due row.
     Of at most ``limit`` namespaces, each is counted up to ten times its part, so that the count reads no more
-    than about ten batches. Like :func:`claim_all` it gives one row even when nothing is due.
+    than about ten batches. Like :func:`claim_all` it gives one row even when nothing is due. A guarded look leaves
+    out the namespaces that are ``closed`` or have no room, and every row that may not be claimed.
     """
     row, namespace = tables.row, tables.namespace
     limit = sa.bindparam("limit", type_=sa.BigInteger())
@@ -105,6 +130,7 @@ def due_namespaces(tables: Tables, dialect: str) -> sa.Select[Any]:
     known = (
         sa.select(namespace.c.namespace, sa.type_coerce(since, Instant()).label("since"))
         .select_from(namespace.outerjoin(marks, marks.c.namespace == namespace.c.namespace))
+        .where(*([namespace.c.namespace.not_in(named(dialect, "closed"))] if narrow.guarded else []))
         .subquery("known")
     )
 
@@ -114,6 +140,7 @@ def due_namespaces(tables: Tables, dialect: str) -> sa.Select[Any]:
             row.c.namespace == source.c.namespace,
             row.c.visible_after <= now(),
             row.c.visible_after >= source.c.since,
+            *narrow.to(row, dialect),
         )
 
     active = (
@@ -129,7 +156,9 @@ def due_namespaces(tables: Tables, dialect: str) -> sa.Select[Any]:
     some = rows_of(active).correlate(active).limit(cap).subquery("some")
     rows = sa.select(sa.func.count()).select_from(some).correlate(active).scalar_subquery()
     registered = sa.select(sa.func.count()).select_from(namespace).scalar_subquery()
-    look = sa.select(now().label("now"), registered.label("namespaces")).subquery("look")
+    look = sa.select(now().label("now"), registered.label("namespaces"), governed(tables).label("governed")).subquery(
+        "look"
+    )
     counted = sa.select(active.c.namespace, rows.label("rows")).subquery("counted")
     return (
         sa.select(look, counted)
@@ -139,7 +168,7 @@ def due_namespaces(tables: Tables, dialect: str) -> sa.Select[Any]:
 
 
 @statement
-def claim_shares(tables: Tables, dialect: str) -> sa.Update:
+def claim_shares(tables: Tables, dialect: str, narrow: Narrow = WIDE) -> sa.Update:
     """Claim, of each namespace in the plan, the rows that are its share; oldest first within each.
 
     The byte limit goes round the namespaces too: first rows first. PostgreSQL locks, in a LATERAL, exactly the rows
@@ -152,6 +181,7 @@ def claim_shares(tables: Tables, dialect: str) -> sa.Update:
         row.c.namespace == plan.c.namespace,
         row.c.visible_after <= now(),
         row.c.visible_after >= plan.c.since,
+        *(narrow.to(row, dialect) if dialect == POSTGRESQL else []),
     )
     if dialect == POSTGRESQL:
         taken = (
@@ -171,6 +201,7 @@ def claim_shares(tables: Tables, dialect: str) -> sa.Update:
                 other.c.namespace == plan.c.namespace,
                 other.c.visible_after <= now(),
                 other.c.visible_after >= plan.c.since,
+                *narrow.to(other, dialect),
             )
             .order_by(other.c.visible_after, other.c.id)
             .limit(sa.bindparam("most", type_=sa.BigInteger()))
@@ -193,6 +224,36 @@ def claim_shares(tables: Tables, dialect: str) -> sa.Update:
     turn = sa.func.row_number().over(partition_by=found.c.namespace, order_by=(found.c.visible_after, found.c.id))
     rounds = sa.select(found.c.id, found.c.visible_after, found.c.size, turn.label("turn")).subquery("rounds")
     return _take(tables, _within_bytes(rounds, rounds.c.turn, rounds.c.visible_after, rounds.c.id))
+
+
+@statement
+def claimed_rows(tables: Tables, narrow: Narrow = WIDE) -> sa.Select[Any]:
+    """How many rows of each namespace are claimed, all in one look, from an instant before which no claim is open."""
+    row = tables.row
+    of_each = (
+        sa.select(
+            row.c.namespace,
+            sa.func.count().label("rows"),
+            sa.type_coerce(sa.func.min(row.c.claimed_at), Instant()).label("oldest"),
+        )
+        .where(row.c.status == literal("claimed"), row.c.claimed_at >= sa.bindparam("since", type_=Instant()))
+        .where(*([owned(row)] if narrow.sharded else []))
+        .group_by(row.c.namespace)
+        .subquery("of_each")
+    )
+    look = sa.select(now().label("now")).subquery("look")
+    return sa.select(look, of_each).select_from(look.outerjoin(of_each, sa.true()))
+
+
+@statement
+def lock_quotas(tables: Tables) -> sa.Select[int]:
+    """PostgreSQL: one relay at a time counts and claims where quotas hold, each in a statement after this one.
+
+    A count in the same statement would see what there was before it waited. One lock for all namespaces cannot make a
+    deadlock, and is not written to rows that change anyway.
+    """
+    meta = tables.meta
+    return sa.select(meta.c.id).where(meta.c.id == number(1)).with_for_update()
 
 
 @statement

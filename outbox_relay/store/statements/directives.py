@@ -58,34 +58,32 @@ def directives(tables: Tables) -> sa.CompoundSelect[Any]:
     return sa.union_all(*parts)
 
 
-GUARDS = ("workflows", "tasks", "pinned", "openings")
-
-
-def _named(dialect: str, name: str) -> sa.Select[str]:
+def named(dialect: str, name: str) -> sa.Select[str]:
+    """Values that travel with the statement, as a subquery: read once, and looked up by hash however many there are."""
     return sa.select(given(dialect, name, value=sa.Text()).c.value)
 
 
-def permitted(tables: Tables, dialect: str) -> sa.ColumnElement[bool]:
-    """Whether a row may be claimed as far as holds and placement go; closed namespaces are for the caller to leave out.
-
-    The lists are subqueries, which are read once and looked up by hash, however many values there are.
-    """
-    row = tables.row
-    pinned = row.c.namespace.in_(_named(dialect, "pinned"))
+def waits_for_node(row: sa.FromClause, dialect: str) -> sa.ColumnElement[bool]:
+    """Whether a row's namespace is pinned and there is no node that the row may go to now."""
     wish = sa.case(
         (row.c.node.is_(None), sa.literal_column("':'", sa.Text) + row.c.task_queue),
         else_=sa.literal_column("'@'", sa.Text) + row.c.node,
     )
     opening = row.c.namespace + sa.literal_column("' '", sa.Text) + wish
+    return sa.and_(row.c.namespace.in_(named(dialect, "pinned")), opening.not_in(named(dialect, "openings")))
+
+
+def permitted(row: sa.FromClause, dialect: str) -> sa.ColumnElement[bool]:
+    """Whether a row may be claimed as far as holds and placement go; the caller leaves closed namespaces out."""
     return sa.and_(
-        sa.or_(row.c.workflow_id.is_(None), row.c.workflow_id.not_in(_named(dialect, "workflows"))),
-        row.c.task.not_in(_named(dialect, "tasks")),
-        sa.or_(sa.not_(pinned), opening.in_(_named(dialect, "openings"))),
+        sa.or_(row.c.workflow_id.is_(None), row.c.workflow_id.not_in(named(dialect, "workflows"))),
+        row.c.task.not_in(named(dialect, "tasks")),
+        sa.not_(waits_for_node(row, dialect)),
     )
 
 
-def owned(tables: Tables) -> sa.ColumnElement[bool]:
+def owned(row: sa.FromClause) -> sa.ColumnElement[bool]:
     """Whether a row is of a relay's own shards."""
-    place = tables.row.c.id % sa.bindparam("shards", type_=sa.BigInteger())
+    place = row.c.id % sa.bindparam("shards", type_=sa.BigInteger())
     first, last = (sa.bindparam(f"{which}_shard", type_=sa.BigInteger()) for which in ("first", "last"))
     return place.between(first, last)
