@@ -10,7 +10,7 @@ from celery.utils.time import maybe_iso8601
 from kombu import serialization
 
 from outbox_relay.core.placement import DEFAULT_NAMESPACE, MAX_QUEUE_BYTES, Route, route_fault
-from outbox_relay.core.row import Message, NewRow
+from outbox_relay.core.row import Common, NewRow
 from outbox_relay.core.settlement import HEADER
 from outbox_relay.errors import StagingError
 from outbox_relay.publish.fields import encode_fields, fields_fault
@@ -53,28 +53,28 @@ def new_row(sent: Sent, options: Options, settings: Settings, app: Celery, *, or
         raise StagingError(f"{sent.task}: headers or properties cannot be stored: {error}") from error
     visible_after, delay = _due(sent)
     return NewRow(
-        namespace=options.namespace,
-        dispatch_key=options.key_of(sent.task_id, ordinal),
-        content_hash=_content_hash(sent, (task_queue, options.node or "", exchange, routing_key)),
-        message=Message(
-            task=sent.task,
-            task_id=sent.task_id,
+        common=Common(
+            namespace=options.namespace,
             task_queue=task_queue,
+            node=options.node,
             exchange=exchange,
             routing_key=routing_key,
-            body=sent.body,
+            task=sent.task,
             content_type=sent.content_type,
             content_encoding=sent.content_encoding,
-            headers=headers,
-            properties=properties,
+            workflow_id=options.workflow_id,
+            run_id=options.run_id,
+            retries=int(_field(sent, "retries") or 0),
+            max_attempts=options.max_attempts,
+            settle_on=options.settle_on,
         ),
-        workflow_id=options.workflow_id,
-        run_id=options.run_id,
+        dispatch_key=options.key_of(sent.task_id, ordinal),
+        content_hash=_content_hash(sent, (task_queue, options.node or "", exchange, routing_key)),
+        task_id=sent.task_id,
+        body=sent.body,
+        headers=headers,
+        properties=properties,
         ordinal=ordinal,
-        node=options.node,
-        retries=int(_field(sent, "retries") or 0),
-        max_attempts=options.max_attempts,
-        settle_on=options.settle_on,
         visible_after=visible_after,
         delay=delay,
         expires_at=_instant(sent, "expires"),

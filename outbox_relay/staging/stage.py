@@ -41,6 +41,20 @@ class Stager:
     def stage(self, given: Any, signature: Any, options: Options, bind: Any = None) -> Staged:
         """Stage one signature. See :meth:`outbox_relay.Outbox.stage`."""
         target = accept(given)
+        return self.insert(target, self.rows_of_one(signature, options), bind)[0]
+
+    def stage_many(self, given: Any, signatures: Iterable[Any], options: Options, bind: Any = None) -> list[Staged]:
+        """Stage many signatures with few statements. See :meth:`outbox_relay.Outbox.stage_many`."""
+        target = accept(given)
+        rows = self.rows_of_many(signatures, options)
+        return self.insert(target, rows, bind) if rows else []
+
+    def rows_of_one(self, signature: Any, options: Options) -> list[NewRow]:
+        """Make the row of a signature; nothing is written yet.
+
+        Raises:
+            StagingError: it cannot be staged, or sends several messages, or none.
+        """
         one = self._signature(signature)
         if several := _kind_of_several(one):
             raise StagingError(
@@ -49,16 +63,15 @@ class Stager:
             )
         if not (rows := self._rows(one, options, options.ordinal)):
             raise StagingError(f"{one!r} sends no message: there is nothing to stage")
-        return self.insert(target, rows, bind)[0]
+        return rows
 
-    def stage_many(self, given: Any, signatures: Iterable[Any], options: Options, bind: Any = None) -> list[Staged]:
-        """Stage many signatures with few statements. See :meth:`outbox_relay.Outbox.stage_many`."""
-        target = accept(given)
+    def rows_of_many(self, signatures: Iterable[Any], options: Options) -> list[NewRow]:
+        """Make the rows of signatures, with ordinals under a workflow; nothing is written yet."""
         many = [signatures] if isinstance(signatures, Signature) else signatures
         rows: list[NewRow] = []
         for one in many:
             rows += self._rows(self._signature(one), options, None if options.workflow_id is None else len(rows))
-        return self.insert(target, rows, bind) if rows else []
+        return rows
 
     def insert(self, target: Any, rows: Sequence[NewRow], bind: Any) -> list[Staged]:
         """Insert rows where the caller's transaction is, waking the relay where that is allowed and not too often."""
@@ -98,8 +111,9 @@ class Stager:
 
     def _rows(self, signature: Signature, options: Options, ordinal: int | None) -> list[NewRow]:
         """Make the rows of what a signature sends: one, or, of a canvas, several with ordinals from ``ordinal``."""
-        key = self._templates.key(signature, options)
-        if (row := self._templates.row(key, signature, options, ordinal)) is not None:
+        filler = self._templates.filler(options)
+        key = filler.key(signature)
+        if (row := filler.row(key, signature, ordinal)) is not None:
             return [row]
         sents = self._build(signature, options)
         rows = [

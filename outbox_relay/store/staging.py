@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from functools import lru_cache
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
@@ -13,14 +12,15 @@ from outbox_relay.core.placement import DEFAULT_NAMESPACE
 from outbox_relay.core.row import Staged
 from outbox_relay.errors import DispatchKeyConflict, StagingError, StoreError
 from outbox_relay.store.engine import MIGRATE_HINT, is_missing_table
+from outbox_relay.store.inserting import insert_page
 from outbox_relay.store.sql import POSTGRESQL, SQLITE, values
 from outbox_relay.store.statements import staging as statements
-from outbox_relay.store.wake import channel_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from outbox_relay.core.row import NewRow
+    from outbox_relay.store.inserting import Inserted
     from outbox_relay.store.raw import Connection
     from outbox_relay.store.schema import Tables
 
@@ -29,13 +29,23 @@ PAGE = 1_000
 
 
 def insert_rows(
-    connection: Connection, tables: Tables, rows: Sequence[NewRow], *, wake: bool, open_namespaces: bool
+    connection: Connection,
+    tables: Tables,
+    rows: Sequence[NewRow],
+    *,
+    wake: bool,
+    open_namespaces: bool,
+    sort: bool = True,
 ) -> list[Staged]:
     """Insert ``rows`` in the transaction of ``connection`` and return what came of each, in the same order.
 
     A row whose dispatch key is taken, within its namespace, by a row with the same content is not inserted again: the
     first row's id and task id come back, with ``created`` false. ``wake`` notifies the relays at commit (PostgreSQL).
     ``open_namespaces`` registers a namespace at its first use; otherwise an unknown one is refused.
+
+    Rows go in in the order of their keys, in which every transaction inserts them, so that two that wait for each
+    other's keys do not do so in a circle. Say ``sort=False`` for rows that stand in such an order already, or whose
+    keys no other transaction can know.
 
     Raises:
         DispatchKeyConflict: the key is taken by other content; of this call's rows none stays.
@@ -45,7 +55,7 @@ def insert_rows(
     dialect = connection.dialect.name
     if dialect not in (POSTGRESQL, SQLITE):
         raise StoreError(f"the outbox does not stage on {dialect!r}: its databases are PostgreSQL and SQLite")
-    unique = _first_of_each_key(rows)
+    unique = _first_of_each_key(rows, sort=sort)
     try:
         fresh = _namespaces(connection, tables, unique, open_namespaces=open_namespaces)
         known = _insert(connection, tables, unique, fresh, wake=wake)
@@ -53,27 +63,22 @@ def insert_rows(
         if is_missing_table(error):
             raise StoreError(MIGRATE_HINT) from error
         raise
-    staged = []
-    for row in rows:
-        found = known[row.namespace, row.dispatch_key]
-        created = found.created and unique[row.namespace, row.dispatch_key] is row
-        staged.append(
-            Staged(row_id=found.row_id, task_id=found.task_id, dispatch_key=row.dispatch_key, created=created)
-        )
-    return staged
+    if len(unique) == len(rows):
+        return [known[row.key] for row in rows]
+    return [one if unique[row.key] is row else replace(one, created=False) for row in rows for one in [known[row.key]]]
 
 
 _Key = tuple[str, str]
 
 
-def _first_of_each_key(rows: Iterable[NewRow]) -> dict[_Key, NewRow]:
-    """The rows by key, in the order of their keys, in which every transaction inserts: two of them never deadlock."""
+def _first_of_each_key(rows: Iterable[NewRow], *, sort: bool) -> dict[_Key, NewRow]:
+    """The rows by key, in the order in which they are inserted."""
     unique: dict[_Key, NewRow] = {}
     for row in rows:
-        first = unique.setdefault((row.namespace, row.dispatch_key), row)
+        first = unique.setdefault(row.key, row)
         if first is not row and first.content_hash != row.content_hash:
             raise _conflict(row)
-    return dict(sorted(unique.items())) if len(unique) > 1 else unique
+    return dict(sorted(unique.items())) if sort and len(unique) > 1 else unique
 
 
 def _namespaces(connection: Connection, tables: Tables, rows: Iterable[_Key], *, open_namespaces: bool) -> list[str]:
@@ -116,12 +121,10 @@ def _insert(
     for _ in range(_TRIES):
         for start in range(0, len(missing), PAGE):
             page = [rows[key] for key in missing[start : start + PAGE]]
-            inserted = _insert_page(connection, tables, page, fresh, wake=wake)
-            for found in inserted:
-                key = (found.namespace, found.dispatch_key)
-                known[key] = Staged(
-                    row_id=found.id, task_id=rows[key].message.task_id, dispatch_key=found.dispatch_key, created=True
-                )
+            inserted = insert_page(connection, tables, page, fresh, wake=wake)
+            for row_id, namespace, dispatch_key, *_ in inserted:
+                key = (namespace, dispatch_key)
+                known[key] = Staged(row_id=row_id, task_id=rows[key].task_id, dispatch_key=dispatch_key, created=True)
             if fresh and connection.dialect.name == POSTGRESQL:
                 _refuse_deprecated(connection, tables, known, inserted)
         missing = [key for key in missing if key not in known]
@@ -130,7 +133,7 @@ def _insert(
         for found in _look_up(connection, tables, missing):
             key = (found.namespace, found.dispatch_key)
             if found.content_hash != rows[key].content_hash:
-                _take_back(connection, tables, known)
+                take_back(connection, tables, known.values())
                 raise _conflict(rows[key])
             known[key] = Staged(row_id=found.id, task_id=found.task_id, dispatch_key=found.dispatch_key, created=False)
         missing = [key for key in missing if key not in known]
@@ -143,85 +146,15 @@ def _insert(
 
 
 def _refuse_deprecated(
-    connection: Connection, tables: Tables, known: dict[_Key, Staged], inserted: Sequence[Any]
+    connection: Connection, tables: Tables, known: dict[_Key, Staged], inserted: Sequence[Inserted]
 ) -> None:
     for found in inserted:
         if found.namespace_state == DEPRECATED:
-            _take_back(connection, tables, known)
+            take_back(connection, tables, known.values())
             raise _deprecated(found.namespace)
 
 
 _TRIES = 3  # a row may be pruned between the insert that met it and the look at it
-
-
-def _insert_page(
-    connection: Connection, tables: Tables, page: list[NewRow], fresh: list[str], *, wake: bool
-) -> Sequence[Any]:
-    dialect = connection.dialect.name
-    parameters: Any
-    if dialect == SQLITE:
-        if fresh:
-            connection.execute(statements.mint_namespaces(tables), [{"fresh": name} for name in fresh])
-        parameters = [_parameters(row) for row in page]
-        return connection.execute(statements.insert_values(tables, dialect), parameters).all()
-    channel = channel_name(tables) if wake else None
-    if len(page) == 1:
-        statement = statements.insert_values(tables, dialect, bool(fresh), channel)
-        parameters = _parameters(page[0])
-    else:
-        statement = statements.insert_arrays(tables, bool(fresh), channel)
-        columns = list(zip(*(_parameters(row).values() for row in page), strict=True))
-        parameters = values(dialect, "rows", **dict(zip((*statements.COLUMNS, *statements.DUE), columns, strict=True)))
-    if fresh:
-        parameters.update(values(dialect, "fresh", namespace=fresh))
-    if _speaks_psycopg(connection):
-        return connection.exec_driver_sql(_psycopg_text(statement, connection.dialect), parameters).all()
-    return connection.execute(statement, parameters).all()
-
-
-def _speaks_psycopg(connection: Connection) -> bool:
-    """Whether a statement may be handed over as text: nothing in it is left for SQLAlchemy to translate."""
-    plain = not connection.get_execution_options().get("schema_translate_map")
-    return plain and connection.dialect.driver == "psycopg"
-
-
-@lru_cache(maxsize=64)
-def _psycopg_text(statement: sa.Insert, dialect: sa.Dialect) -> str:
-    """An insert as text, with parameters in PostgreSQL's binary form.
-
-    To find the text in SQLAlchemy's own cache takes longer than a local server's answer, and arrays of bytes in text
-    form take twice the time of binary ones.
-    """
-    return re.sub(r"%\((\w+)\)s", r"%(\1)b", str(statement.compile(dialect=dialect)))
-
-
-def _parameters(row: NewRow) -> dict[str, Any]:
-    message = row.message
-    return {
-        "namespace": row.namespace,
-        "dispatch_key": row.dispatch_key,
-        "content_hash": row.content_hash,
-        "workflow_id": row.workflow_id,
-        "run_id": row.run_id,
-        "ordinal": row.ordinal,
-        "task_queue": message.task_queue,
-        "node": row.node,
-        "exchange": message.exchange,
-        "routing_key": message.routing_key,
-        "task": message.task,
-        "task_id": message.task_id,
-        "body": message.body,
-        "content_type": message.content_type,
-        "content_encoding": message.content_encoding,
-        "headers": message.headers,
-        "properties": message.properties,
-        "retries": row.retries,
-        "max_attempts": row.max_attempts,
-        "settle_on": row.settle_on,
-        "expires_at": row.expires_at,
-        "due_at": row.visible_after,
-        "delay": 0.0 if row.delay is None else row.delay.total_seconds(),
-    }
 
 
 def _look_up(connection: Connection, tables: Tables, keys: Sequence[_Key]) -> Iterable[Any]:
@@ -232,10 +165,10 @@ def _look_up(connection: Connection, tables: Tables, keys: Sequence[_Key]) -> It
         yield from connection.execute(statements.rows_of_keys(tables, dialect), parameters)
 
 
-def _take_back(connection: Connection, tables: Tables, known: dict[_Key, Staged]) -> None:
-    """Delete what this call inserted: the caller may catch the error and commit."""
+def take_back(connection: Connection, tables: Tables, staged: Iterable[Staged]) -> None:
+    """Delete what a call has inserted before it failed: its caller may catch the error and commit."""
     dialect = connection.dialect.name
-    created = [one.row_id for one in known.values() if one.created]
+    created = [one.row_id for one in staged if one.created]
     for start in range(0, len(created), PAGE):
         connection.execute(
             statements.take_back(tables, dialect), values(dialect, "ids", id=created[start : start + PAGE])
@@ -244,6 +177,6 @@ def _take_back(connection: Connection, tables: Tables, known: dict[_Key, Staged]
 
 def _conflict(row: NewRow) -> DispatchKeyConflict:
     return DispatchKeyConflict(
-        f"dispatch key {row.dispatch_key!r} of namespace {row.namespace!r} is taken by a row with another task, "
+        f"dispatch key {row.dispatch_key!r} of namespace {row.common.namespace!r} is taken by a row with another task, "
         "other arguments or another route: stage the same content again, or use another key"
     )

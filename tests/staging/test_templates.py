@@ -43,9 +43,8 @@ class Both:
 
     def filled(self, signature: Any, options: Options | None = None) -> NewRow | None:
         """From the template that an earlier signature has left; None where there is none to use."""
-        options = options or Options()
-        templates = self._with._templates
-        return templates.row(templates.key(signature, options), signature, options, None)
+        filler = self._with._templates.filler(options or Options())
+        return filler.row(filler.key(signature), signature, None)
 
     def teach(self, signature: Any, options: Options | None = None) -> None:
         self._with._rows(signature, options or Options(), None)
@@ -100,7 +99,7 @@ def test_a_filled_row_is_the_row_that_celery_builds(
     signature = anything.signature(tuple(args), kwargs, task_id="some-id", **options)
     built = lasting.built(signature, place)
     filled = lasting.filled(signature, place)
-    usual = b'"__type__"' not in built.message.body and list(kwargs) == sorted(kwargs)
+    usual = b'"__type__"' not in built.body and list(kwargs) == sorted(kwargs)
     assert filled == (built if usual else None)
 
 
@@ -115,13 +114,13 @@ def test_each_filled_row_has_an_id_of_its_own(both: Both) -> None:
     both.teach(both.shop.charge.s(0))
     signature = both.shop.charge.s(1)
     rows = [both.filled(signature) for _ in range(3)]
-    ids = {row.message.task_id for row in rows if row is not None}
+    ids = {row.task_id for row in rows if row is not None}
     assert len(ids) == 3
     for row in rows:
         assert row is not None
-        headers = loads(row.message.headers)
-        assert headers["id"] == headers["root_id"] == row.message.task_id == row.dispatch_key
-        assert loads(row.message.properties)["correlation_id"] == row.message.task_id
+        headers = loads(row.headers)
+        assert headers["id"] == headers["root_id"] == row.task_id == row.dispatch_key
+        assert loads(row.properties)["correlation_id"] == row.task_id
 
 
 def test_a_filled_row_answers_to_the_thread_that_staged_it(both: Both) -> None:
@@ -131,7 +130,7 @@ def test_a_filled_row_answers_to_the_thread_that_staged_it(both: Both) -> None:
     def stage() -> None:
         row = both.filled(both.shop.charge.s(1))
         assert row is not None
-        answers.append((loads(row.message.properties)["reply_to"], both.shop.app.thread_oid))
+        answers.append((loads(row.properties)["reply_to"], both.shop.app.thread_oid))
 
     thread = threading.Thread(target=stage)
     thread.start()
@@ -265,7 +264,7 @@ def test_inside_a_task_celery_builds_it_with_its_parent(both: Both) -> None:
     parent = shop.app.task(name="shop.parent", shared=False)(body)
     build_tracer(parent.name, parent, app=shop.app)("p", (), {}, {"id": "p", "task": parent.name, "delivery_info": {}})
     assert rows[0] is None
-    assert loads(rows[1].message.headers)["parent_id"] == "p"
+    assert loads(rows[1].headers)["parent_id"] == "p"
 
 
 def nothing(_: Any) -> None:
@@ -288,4 +287,4 @@ def test_another_meaning_of_json_is_the_apps_own(both: Both) -> None:
     both.teach(both.shop.anything.s(0))
     row = both.filled(both.shop.anything.s(5))
     assert row is not None
-    assert serialization.loads(row.message.body, "application/json", "utf-8")[0] == [5]
+    assert serialization.loads(row.body, "application/json", "utf-8")[0] == [5]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 
 from outbox_relay.core.backoff import Backoff
-from outbox_relay.core.row import Batch, ClaimedRow, Message, NewRow, Published, RowDetail, Staged
+from outbox_relay.core.row import Batch, ClaimedRow, Common, NewRow, Published, RowDetail, Staged
 from outbox_relay.core.settlement import Delivery, Policy, Settlement
 from outbox_relay.store.engine import open_engine
 from outbox_relay.store.migrate import migrate
@@ -30,32 +30,28 @@ POLICY = Policy(3, Backoff(timedelta(seconds=10), 2.0, timedelta(seconds=3600)))
 HASH = b"\x01" * 16
 
 
-def message(task_id: str, **changes: Any) -> Message:
-    fields: dict[str, Any] = {
-        "task": "shop.charge",
-        "task_id": task_id,
+def new_row(key: str, namespace: str = "default", **changes: Any) -> NewRow:
+    """A row with fields of :class:`Common` and :class:`NewRow` changed."""
+    common: dict[str, Any] = {
+        "namespace": namespace,
         "task_queue": "celery",
+        "node": None,
         "exchange": "",
         "routing_key": "celery",
-        "body": b'[[1], {}, {"chord": null}]',
+        "task": "shop.charge",
         "content_type": "application/json",
         "content_encoding": "utf-8",
+    }
+    own: dict[str, Any] = {
+        "content_hash": HASH,
+        "task_id": f"id-{namespace}-{key}",
+        "body": b'[[1], {}, {"chord": null}]',
         "headers": b'{"task": "shop.charge"}',
         "properties": b'{"priority": 0}',
     }
-    return Message(**{**fields, **changes})
-
-
-def new_row(key: str, namespace: str = "default", **changes: Any) -> NewRow:
-    of_message = {name: changes.pop(name) for name in list(changes) if name in Message.__dataclass_fields__}
-    of_message.setdefault("task_id", f"id-{namespace}-{key}")
-    return NewRow(
-        namespace=namespace,
-        dispatch_key=key,
-        content_hash=changes.pop("content_hash", HASH),
-        message=message(**of_message),
-        **changes,
-    )
+    for name, value in changes.items():
+        (common if name in Common._fields else own)[name] = value
+    return NewRow(common=Common(**common), dispatch_key=key, **own)
 
 
 class Bench:
