@@ -14,6 +14,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from outbox_relay.core.backoff import Backoff
+from outbox_relay.core.permits import Shards
 from outbox_relay.core.settlement import Policy
 from outbox_relay.errors import SettingsError
 
@@ -24,7 +25,7 @@ PREFIX = "outbox_"
 ROWS_PER_SECOND = 400  # the slowest broker that a batch has to get through half its publish lease
 BEATS_PER_RUN_LEASE = 4
 BEATS_PER_QUEUE_LEASE = 5
-NOT_BUILT = ("default_quota", "shards", "tasks", "outside_transaction", "shadow")
+NOT_BUILT = ("tasks", "outside_transaction", "shadow")
 ENABLE_HINT = "set outbox_enabled = True (and outbox_database_url) in the Celery configuration to switch the outbox on"
 
 
@@ -134,13 +135,8 @@ def _exceptions(value: Any) -> tuple[str, ...]:
 def _shards(value: Any) -> str | None:
     if value is None or value == "all":
         return None
-    match = re.fullmatch(r"(\d+)(?:-(\d+))?/(\d+)", value) if isinstance(value, str) else None
-    if match:
-        first, total = int(match[1]), int(match[3])
-        last = first if match[2] is None else int(match[2])
-        if first <= last < total:
-            return str(value)
-    raise ValueError("write 'all', or first-last/total counted from 0, such as '0-15/64'")
+    Shards.read(value if isinstance(value, str) else "")
+    return str(value)
 
 
 def _key(read: Callable[[Any], Any], default: Any = MISSING) -> Any:

@@ -125,6 +125,9 @@ def test_no_span_is_zero_negative_text_or_nothing(name: str, value: object) -> N
         ("outbox_tasks", None, "tasks", ()),
         ("outbox_shards", "all", "shards", None),
         ("outbox_shards", None, "shards", None),
+        ("outbox_shards", "0-15/64", "shards", "0-15/64"),
+        ("outbox_shards", "3/64", "shards", "3/64"),
+        ("outbox_default_quota", 5, "default_quota", 5),
         ("outbox_default_quota", None, "default_quota", None),
         ("outbox_schema", "jobs", "schema", "jobs"),
         ("outbox_listen_url", None, "listen_url", None),
@@ -225,9 +228,6 @@ def test_the_limit_itself_is_allowed(given: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("outbox_default_quota", 5),
-        ("outbox_shards", "0-15/64"),
-        ("outbox_shards", "3/64"),
         ("outbox_tasks", ["shop.*"]),
         ("outbox_outside_transaction", "send"),
         ("outbox_shadow", True),
