@@ -10,7 +10,7 @@ import pytest
 
 from outbox_relay.core.planning import ALWAYS
 from outbox_relay.store.sql import values
-from outbox_relay.store.statements import claiming, operating, publishing, rearming, settling
+from outbox_relay.store.statements import claiming, governing, operating, publishing, rearming, settling
 from tests.store.bench import Bench
 
 if TYPE_CHECKING:
@@ -120,6 +120,19 @@ def test_what_an_operator_asks_reads_no_more_than_it_must(full: Bench) -> None:
     for index, statement in asked.items():
         plan = plan_of(full, statement, {"limit": 50, "key": "done7", "age": 60.0})
         assert index in plan
+        assert "Seq Scan on outbox_row" not in plan
+
+
+def test_namespaces_that_nobody_registered_are_found_by_steps_through_an_index(full: Bench) -> None:
+    plan = plan_of(full, governing.stranger_names(full.tables), {})
+    assert "Index Only Scan using outbox_row_namespace_due" in plan
+    assert "Seq Scan on outbox_row" not in plan
+
+
+def test_a_workflow_is_read_by_its_index(full: Bench) -> None:
+    for statement in (governing.workflow, governing.workflow_runs, governing.workflow_failed):
+        plan = plan_of(full, statement(full.tables), {"name": "w"})
+        assert "outbox_row_workflow" in plan
         assert "Seq Scan on outbox_row" not in plan
 
 
