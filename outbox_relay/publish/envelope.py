@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from outbox_relay.core.settlement import HEADER, delivery_header
-from outbox_relay.publish.forms import HEADER_MARKS, MAX_FORMS, PROPERTY_MARKS, Form, Hole, cut, filled, load, read
+from outbox_relay.publish.forms import Forms, filled, load
 from outbox_relay.publish.queues import Target
 
 if TYPE_CHECKING:
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from kombu import Queue
 
     from outbox_relay.core.row import ClaimedRow
+    from outbox_relay.publish.forms import Form
     from outbox_relay.publish.queues import Queues
 
 PERSISTENT, TRANSIENT = 2, 1
@@ -108,61 +109,30 @@ def outgoing(
     message = row.message
     target = queues.target(row.namespace, message.task_queue, row.node, message.exchange, message.routing_key)
     identity = delivery_header(row.id, row.attempt, row.token, settlement_queue)
-    texts: list[bytes] = []
-    headers = cut(message.headers, HEADER_MARKS, texts)
-    first = len(texts)
-    properties = cut(message.properties, PROPERTY_MARKS, texts)
     life = None if expiration is None else _milliseconds(expiration)
-    if headers is not None and properties is not None:
-        key = (headers, properties, row.retries, message.content_type, message.content_encoding, life)
-        form = _forms.get(key, _UNKNOWN)
-        if form is _UNKNOWN:
-            form = _make_form((headers, first), (properties, len(texts) - first), row.retries, life)
-            if len(_forms) >= MAX_FORMS:
-                _forms.clear()
-            _forms[key] = form
-        if form is not None:
-            texts.append(identity.encode())
-            return Outgoing.of_form(row, target, form, texts, identity)
-    read_headers, read_properties = load("headers", message.headers), load("properties", message.properties)
-    _change(read_headers, read_properties, identity, row.retries, life)
-    return Outgoing(
-        row.id,
-        target,
-        message.body,
-        message.content_type,
-        message.content_encoding,
-        read_headers,
-        read_properties,
-    )
+    other = (row.retries, message.content_type, message.content_encoding, life)
+    if (known := forms.of(message, other)) is not None:
+        form, texts = known
+        texts.append(identity.encode())
+        return Outgoing.of_form(row, target, form, texts, identity)
+    headers, properties = load("headers", message.headers), load("properties", message.properties)
+    _change(headers, properties, identity, other)
+    body, content_type, content_encoding = message.body, message.content_type, message.content_encoding
+    return Outgoing(row.id, target, body, content_type, content_encoding, headers, properties)
 
 
-_UNKNOWN = Form({}, {})
-_forms: dict[tuple[Any, ...], Form | None] = {}  # None: a form whose messages are read one by one
-
-
-def _make_form(
-    headers: tuple[bytes, int], properties: tuple[bytes, int], retries: int, life: str | None
-) -> Form | None:
-    """Read a form: what is left of headers and of properties, with the number of texts that were cut out of each.
-
-    The text of ``x-outbox`` comes after these.
-    """
-    read_headers = read("headers", headers[0], 0, headers[1])
-    read_properties = read("properties", properties[0], headers[1], properties[1])
-    if read_headers is None or read_properties is None:
-        return None
-    _change(read_headers, read_properties, Hole(headers[1] + properties[1]), retries, life)
-    return Form(read_headers, read_properties)
-
-
-def _change(headers: dict[str, Any], properties: dict[str, Any], identity: Any, retries: int, life: str | None) -> None:
+def _change(
+    headers: dict[str, Any], properties: dict[str, Any], identity: Any, other: tuple[int, str, str, str | None]
+) -> None:
     headers[HEADER] = identity
-    headers["retries"] = retries
+    headers["retries"], _, _, life = other
     headers["eta"] = None
     properties.pop("expiration", None)
     if life is not None:
         properties["expiration"] = life
+
+
+forms = Forms(_change)
 
 
 def report(

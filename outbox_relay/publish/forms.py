@@ -16,7 +16,12 @@ from kombu.utils.json import loads as load_typed
 from outbox_relay.errors import PublishError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+
+    from outbox_relay.core.row import Message
+
+    Left = tuple[tuple[bytes, ...], tuple[bytes, ...]]
+    Other = tuple[int, str, str, str | None]
 
 MAX_FORMS = 1_000
 #: Where texts that differ begin, in the order in which Celery writes them. A quote that is not escaped opens or closes
@@ -41,15 +46,84 @@ class Hole:
 class Form:
     """Headers and properties that many messages share; a :class:`Hole` stands for each text that is a message's own.
 
-    ``encoded`` belongs to whoever encodes messages of this form.
+    ``left`` is what :func:`cut` leaves of the two, ``other`` what else a message of this form has. ``encoded`` belongs
+    to whoever encodes them.
     """
 
-    __slots__ = ("encoded", "headers", "properties")
+    __slots__ = ("encoded", "headers", "left", "other", "properties")
 
-    def __init__(self, headers: dict[str, Any], properties: dict[str, Any]) -> None:
+    def __init__(self, headers: dict[str, Any], properties: dict[str, Any], left: Left, other: Other) -> None:
         self.headers = headers
         self.properties = properties
+        self.left = left
+        self.other = other
         self.encoded: Any = None
+
+
+class Forms:
+    """The forms that are known. ``change`` makes of the stored headers and properties those that are sent.
+
+    It is called with both, with what stands for the text of the message's identity, and with what else makes the form:
+    the row's retries, content type, content encoding, and the message's life on the broker.
+    """
+
+    def __init__(self, change: Callable[[dict[str, Any], dict[str, Any], Any, Other], None]) -> None:
+        self._change = change
+        self._forms: dict[tuple[Left, Other], Form | None] = {}  # None: one whose messages are read one by one
+        self._latest: dict[str, Form] = {}  # by task: most of its messages are of one form
+
+    def __len__(self) -> int:
+        return len(self._forms)
+
+    def clear(self) -> None:
+        self._forms.clear()
+        self._latest.clear()
+
+    def of(self, message: Message, other: Other) -> tuple[Form, list[bytes]] | None:
+        """Return the form of a stored message and the texts that go into it, but for its identity, which is the last.
+
+        None: its messages have to be read one by one.
+
+        Raises:
+            PublishError: it cannot be read.
+        """
+        texts: list[bytes] = []
+        form = self._latest.get(message.task)
+        if (
+            form is not None
+            and form.other == other
+            and _fits(message.headers, form.left[0], texts)
+            and _fits(message.properties, form.left[1], texts)
+        ):
+            return form, texts
+        texts.clear()
+        headers = cut(message.headers, HEADER_MARKS, texts)
+        first = len(texts)
+        properties = cut(message.properties, PROPERTY_MARKS, texts)
+        if headers is None or properties is None:
+            return None
+        key = (headers, properties), other
+        if key in self._forms:
+            form = self._forms[key]
+        else:
+            form = self._make(key, first, len(texts))
+            if len(self._forms) >= MAX_FORMS:
+                self.clear()
+            self._forms[key] = form
+        if form is None:
+            return None
+        self._latest[message.task] = form
+        return form, texts
+
+    def _make(self, key: tuple[Left, Other], first: int, count: int) -> Form | None:
+        """Read a form; ``first`` of its ``count`` texts are cut out of the headers."""
+        left, other = key
+        headers = _read("headers", left[0], 0, first)
+        properties = _read("properties", left[1], first, count - first)
+        if headers is None or properties is None:
+            return None
+        self._change(headers, properties, Hole(count), other)
+        return Form(headers, properties, left, other)
 
 
 def filled(fields: dict[str, Any], texts: Sequence[bytes]) -> dict[str, Any]:
@@ -60,12 +134,12 @@ def filled(fields: dict[str, Any], texts: Sequence[bytes]) -> dict[str, Any]:
     }
 
 
-def cut(data: bytes, marks: tuple[bytes, ...], texts: list[bytes]) -> bytes | None:
-    """Cut texts out of a JSON object and append them to ``texts``; return what is left, NUL where each one was.
+def cut(data: bytes, marks: tuple[bytes, ...], texts: list[bytes]) -> tuple[bytes, ...] | None:
+    """Cut texts out of a JSON object and append them to ``texts``; return what is left, in pieces.
 
     Return None for data that :func:`outbox_relay.publish.fields.encode_fields` does not write.
     """
-    if not data.isascii() or b"\0" in data or b"\\u0000" in data:
+    if not data.isascii() or b"\\u0000" in data:  # which stands for a hole later
         return None
     find, at, left = data.find, 0, []
     for mark in marks:
@@ -73,41 +147,53 @@ def cut(data: bytes, marks: tuple[bytes, ...], texts: list[bytes]) -> bytes | No
         if begin < 0:
             continue
         begin += len(mark)
-        end = find(b'"', begin)
-        text = data[begin:end]
-        if end < 0 or b"\\" in text:
-            end, text = _escaped(data, begin)
         left.append(data[at:begin])
+        text, at = _text(data, begin)
+        texts.append(text)
+    left.append(data[at:])
+    return tuple(left)
+
+
+def _fits(data: bytes, left: tuple[bytes, ...], texts: list[bytes]) -> bool:
+    """Whether a JSON object is what :func:`cut` has left of another, with texts of its own; append those."""
+    find, starts, at = data.find, data.startswith, 0
+    for piece in left[:-1]:
+        if not starts(piece, at):
+            return False
+        at += len(piece)
+        end = find(b'"', at)
+        text = data[at:end]
+        if b"\\" in text:
+            text, end = _text(data, at)
         texts.append(text)
         at = end
-    left.append(data[at:])
-    return b"\0".join(left)
+    return data[at:] == left[-1] and data.isascii()
 
 
-def _escaped(data: bytes, begin: int) -> tuple[int, bytes]:
+def _text(data: bytes, begin: int) -> tuple[bytes, int]:
+    """Read the text that begins there, and where it ends."""
+    end = data.find(b'"', begin)
+    text = data[begin:end]
+    if end >= 0 and b"\\" not in text:
+        return text, end
     rest = _REST_OF_TEXT.match(data, begin)
     assert rest is not None
     try:
-        text: str = json.loads(b'"' + rest[0] + b'"')
+        read: str = json.loads(b'"' + rest[0] + b'"')
     except ValueError as error:
         raise PublishError(f"the stored message cannot be read: {error!r}") from error
-    return rest.end(), text.encode("utf-8", "surrogatepass")
+    return read.encode("utf-8", "surrogatepass"), rest.end()
 
 
-def read(what: str, left: bytes, first: int, count: int) -> dict[str, Any] | None:
+def _read(what: str, left: tuple[bytes, ...], first: int, count: int) -> dict[str, Any] | None:
     """Read what :func:`cut` has left of headers or properties; None where a text was cut out of something nested.
 
     The holes are numbered from ``first``; there are ``count`` of them.
-
-    Raises:
-        PublishError: it is no JSON object.
     """
-    pieces = left.split(b"\0")
-    names = [f"\0{number}" for number in range(first, first + count)]
-    quoted = [b"\\u0000%d" % number for number in range(first, first + count)]
-    whole = b"".join(part for pair in zip(pieces, [*quoted, b""], strict=True) for part in pair)
-    fields = load(what, whole)
-    holes = {name: Hole(number) for number, name in enumerate(names, first)}
+    numbers = range(first, first + count)
+    stands_in = [b"\\u0000%d" % number for number in numbers]
+    fields = load(what, b"".join(part for pair in zip(left, [*stands_in, b""], strict=True) for part in pair))
+    holes = {f"\0{number}": Hole(number) for number in numbers}
     found = 0
     for name, value in fields.items():
         if type(value) is str and value in holes:

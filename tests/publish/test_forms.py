@@ -14,6 +14,7 @@ from outbox_relay.errors import PublishError
 from outbox_relay.publish import envelope
 from outbox_relay.publish.envelope import Outgoing, outgoing
 from outbox_relay.publish.fields import decode_fields, encode_fields
+from outbox_relay.publish.forms import MAX_FORMS
 from outbox_relay.publish.wire import UnsendableError, encode_header, prepare
 from tests.publish.bench import SETTLEMENTS, Bench
 
@@ -105,7 +106,7 @@ def test_what_is_kept_of_a_form_changes_no_message(
 
 
 def test_messages_that_differ_in_their_ids_and_arguments_alone_share_a_form(memory: Bench) -> None:
-    envelope._forms.clear()
+    envelope.forms.clear()
     for number in range(20):
         texts = {
             "id": f"a-{number}",
@@ -117,13 +118,13 @@ def test_messages_that_differ_in_their_ids_and_arguments_alone_share_a_form(memo
         message = made(memory, headers, encode_fields({**PROPERTIES, "correlation_id": f"a-{number}"}))
         assert message.headers["argsrepr"] == texts["argsrepr"]
         assert message.properties["correlation_id"] == f"a-{number}"
-    assert len(envelope._forms) == 1
+    assert len(envelope.forms) == 1
 
 
 def test_forms_are_not_kept_without_end(memory: Bench) -> None:
-    for number in range(envelope.MAX_FORMS + 10):
+    for number in range(MAX_FORMS + 10):
         made(memory, encode_fields({"own": number}), encode_fields(PROPERTIES))
-    assert len(envelope._forms) <= envelope.MAX_FORMS
+    assert len(envelope.forms) <= MAX_FORMS
 
 
 @pytest.mark.parametrize(
