@@ -20,6 +20,7 @@ NOT_OURS = (errno.EADDRINUSE, errno.EACCES, errno.EADDRNOTAVAIL)
 
 @click.command(short_help="Publish rows, and settle them by what workers report.")
 @click.option("--only", type=click.Choice(["sweep", "settle"]), help="Run one half: publish, or settle.")
+@click.option("--shards", help="Claim a part of the rows only, by their ids: 0-15/64 (outbox_shards).")
 @click.option("--health-port", type=click.IntRange(1, 65535), help="Serve /livez, /readyz and /metrics on this port.")
 @click.option("--take-over", is_flag=True, help="Take the outbox's name over from another database's outbox.")
 @click.option("-l", "--loglevel", type=LOG_LEVEL, default="INFO", show_default=True, help="Logging level.")
@@ -27,6 +28,7 @@ NOT_OURS = (errno.EADDRINUSE, errno.EACCES, errno.EADDRNOTAVAIL)
 @verb
 def relay(
     only: str | None,
+    shards: str | None,
     health_port: int | None,
     take_over: bool,
     loglevel: int,
@@ -38,6 +40,8 @@ def relay(
     second signal exits at once, with 130.
     """
     outbox = open_outbox()
+    if shards is not None:
+        outbox.configure(shards=shards)
     outbox.require_enabled()
     require_broker_driver(outbox.app)
     outbox.app.log.setup_logging_subsystem(loglevel=loglevel, logfile=logfile)
