@@ -39,5 +39,12 @@ class AlreadyDone(OutboxError):  # noqa: N818 - a public name
     """This delivery's effects are committed already: the body of the task must not run again."""
 
 
+class RunAgain(OutboxError):  # noqa: N818 - a public name
+    """Another run of this row was committing at this moment: whether it did, only a later run can see.
+
+    Under isolation levels above READ COMMITTED. Let it through: the worker has the row run again, with backoff.
+    """
+
+
 class IllegalTransition(OutboxError):  # noqa: N818 - a public name
     """An event that does not fit the state a row is in; the row stays as it was."""

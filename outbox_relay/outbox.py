@@ -131,7 +131,21 @@ class Outbox:
         and raises, as :meth:`stage` does. Under a ``workflow_id`` the rows have the ordinals 0, 1, 2 and so on.
         A group may be given for ``signatures``; whatever sends several messages stages them all.
         """
-        return self._staging().stage_many(connection, signatures, _options(options, SEVERAL), bind)
+        return self._staging().stage_many(self._given(connection), signatures, _options(options, SEVERAL), bind)
+
+    async def astage(self, connection: Any, signature: Any, *, bind: Engine | None = None, **options: Any) -> Staged:
+        """Stage one task as :meth:`stage` does, with its options and errors, by await.
+
+        ``connection`` is an ``AsyncSession``, ``async_scoped_session`` or ``AsyncConnection`` of SQLAlchemy, or a
+        psycopg ``AsyncConnection``. ``bind`` is the sync engine (``async_engine.sync_engine``).
+        """
+        return await awaiting.astage(self._staging(), connection, signature, _options(options, SINGLE), bind)
+
+    async def astage_many(
+        self, connection: Any, signatures: Iterable[Any], *, bind: Engine | None = None, **options: Any
+    ) -> list[Staged]:
+        """Stage many tasks as :meth:`stage_many` does, by await."""
+        return await awaiting.astage_many(self._staging(), connection, signatures, _options(options, SEVERAL), bind)
 
     def capture(
         self, connection: Any = None, *, bind: Engine | None = None, **options: Any

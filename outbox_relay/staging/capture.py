@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from sqlalchemy.orm import Session, scoped_session
 
 from outbox_relay.errors import StagingError
@@ -16,6 +17,7 @@ from outbox_relay.staging.stage import Stager, refuse_broadcast, refuse_eager
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from outbox_relay.core.row import NewRow
     from outbox_relay.staging.options import Options
 
 
@@ -47,8 +49,11 @@ class Capture:
 
     def take(self, sent: Sent) -> None:
         ordinal = None if self._options.workflow_id is None else self._taken
-        self._stager.insert(self._target, [self._stager.row_of(sent, self._options, ordinal)], self._bind)
+        self.put(self._stager.row_of(sent, self._options, ordinal))
         self._taken += 1
+
+    def put(self, row: NewRow) -> None:
+        self._stager.insert(self._target, [row], self._bind)
 
 
 @contextmanager
@@ -84,5 +89,9 @@ def _opened(maker: Any) -> Iterator[Any]:
     make: Callable[[], Any] | None = maker.connect if isinstance(maker, sa.Engine) else maker
     if not callable(make):
         raise StagingError(f"begin() takes a sessionmaker, a scoped_session or an engine, not {maker!r}")
-    with make() as target:
-        yield accept(target)
+    made = make()
+    if not isinstance(made, (Session, sa.Connection)):
+        hint = "write `async with`" if isinstance(made, (AsyncSession, AsyncConnection)) else "give a sessionmaker"
+        raise StagingError(f"begin() has been given {maker!r}, which makes a {type(made).__qualname__}: {hint}")
+    with made as target:
+        yield target

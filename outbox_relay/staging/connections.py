@@ -14,12 +14,14 @@ from sqlalchemy.ext.asyncio import (
 )
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
-from outbox_relay.errors import StagingError
+from outbox_relay.errors import SettingsError, StagingError
 from outbox_relay.staging.django import connection_of_alias, enter_django, is_django
 from outbox_relay.staging.psycopg import enter_psycopg, is_async_psycopg, is_psycopg
 from outbox_relay.staging.transaction import enter_sqlalchemy
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from outbox_relay.staging.place import Place
 
 KINDS = (
@@ -76,6 +78,25 @@ def enter(given: Any, bind: Any = None) -> Place:
     if bind is not None:
         raise StagingError("bind= goes with a SQLAlchemy Session: this connection is bound already")
     return enter_psycopg(given) if is_psycopg(given) else enter_django(given)
+
+
+def registered(session: Any) -> Callable[[], Any] | None:
+    """Check what a shop registers as its current session.
+
+    Raises:
+        SettingsError: it does not know a current session.
+    """
+    if session is None or isinstance(session, scoped_session):
+        return session
+    if isinstance(session, (sessionmaker, async_sessionmaker)):
+        raise SettingsError(
+            "session= takes a registry that knows the current session: scoped_session(maker), not a maker"
+        )
+    if isinstance(session, (*ASYNC_SQLALCHEMY, Session, sa.Connection)) or not callable(session):
+        raise SettingsError(
+            f"session= takes a scoped_session, or a function that returns the current session, not {session!r}"
+        )
+    return session  # type: ignore[no-any-return]
 
 
 def _refusal(given: Any, hint: str) -> StagingError:

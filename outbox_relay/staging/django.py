@@ -11,7 +11,7 @@ from outbox_relay.store.raw import RawConnection
 from outbox_relay.store.sql import SQLITE
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from outbox_relay.store.raw import Found
 
 HINT = "stage inside `with transaction.atomic():`"
 
@@ -103,9 +103,9 @@ class _Run:
     def __init__(self, connection: Any) -> None:
         self._connection = connection
 
-    def __call__(self, text: str, parameters: Any) -> tuple[Sequence[str], Sequence[Sequence[Any]]]:
+    def __call__(self, text: str, parameters: Any, returns: bool) -> Found:
         with self._connection.cursor() as cursor:
             cursor.execute(text, parameters)
-            if cursor.description is None:
+            if not returns:
                 return (), ()
             return [column[0] for column in cursor.description], cursor.fetchall()

@@ -17,7 +17,7 @@ from outbox_relay.store.raw import RawConnection
 from outbox_relay.store.sql import POSTGRESQL
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from outbox_relay.store.raw import Found
 
 HINT = "stage inside `with connection.transaction()`, or leave autocommit off"
 
@@ -72,24 +72,28 @@ class _Sync:
     def __init__(self, connection: Any) -> None:
         self._connection = connection
 
-    def __call__(self, text: str, parameters: Any) -> tuple[Sequence[str], Sequence[Sequence[Any]]]:
+    def __call__(self, text: str, parameters: Any, returns: bool) -> Found:
         from psycopg import Cursor  # noqa: PLC0415 - for PostgreSQL only
         from psycopg.rows import tuple_row  # noqa: PLC0415
 
         with Cursor(self._connection, row_factory=tuple_row) as cursor:
             cursor.execute(text, parameters)
-            return [column.name for column in cursor.description or ()], cursor.fetchall() if cursor.description else []
+            return _found(cursor, cursor.fetchall() if returns else [])
 
 
 class _Async(_Sync):
-    def __call__(self, text: str, parameters: Any) -> tuple[Sequence[str], Sequence[Sequence[Any]]]:
-        return await_only(self._execute(text, parameters))
+    def __call__(self, text: str, parameters: Any, returns: bool) -> Found:
+        return await_only(self._execute(text, parameters, returns))
 
-    async def _execute(self, text: str, parameters: Any) -> tuple[Sequence[str], Sequence[Sequence[Any]]]:
+    async def _execute(self, text: str, parameters: Any, returns: bool) -> Found:
         from psycopg import AsyncCursor  # noqa: PLC0415 - for PostgreSQL only
         from psycopg.rows import tuple_row  # noqa: PLC0415
 
         async with AsyncCursor(self._connection, row_factory=tuple_row) as cursor:
             await cursor.execute(text, parameters)
-            rows = await cursor.fetchall() if cursor.description else []
-            return [column.name for column in cursor.description or ()], rows
+            return _found(cursor, await cursor.fetchall() if returns else [])
+
+
+def _found(cursor: Any, rows: list[Any]) -> Found:
+    """In a pipeline, the cursor has a description only after its rows have been fetched."""
+    return [column.name for column in cursor.description or ()], rows

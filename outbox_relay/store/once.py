@@ -19,3 +19,16 @@ def mark_once(connection: Connection, tables: Tables, *, row_id: int, task_id: s
     """
     statement = operating.mark_once(tables, connection.dialect.name)
     return connection.execute(statement, {"row_id": row_id, "task_id": task_id}).first() is not None
+
+
+SERIALIZATION_FAILURE = "40001"
+
+
+def is_serialization_failure(error: BaseException | None) -> bool:
+    """Whether PostgreSQL has ended a transaction because another one was quicker; whoever wraps the driver's error."""
+    while error is not None:
+        original = getattr(error, "orig", None) or error
+        if getattr(original, "sqlstate", None) == SERIALIZATION_FAILURE:
+            return True
+        error = error.__cause__
+    return False

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     Processor = Callable[[Any], Any]
+    Found = tuple[Sequence[str], Sequence[Sequence[Any]]]
+    Run = Callable[[str, Any, bool], Found]
 
 
 class Connection(Protocol):
@@ -40,13 +42,14 @@ class RawConnection:
     """A driver's connection, as far as staging needs one.
 
     ``run`` executes a text with its parameters (a mapping on PostgreSQL, a sequence on SQLite) and returns the names of
-    the columns and the rows. ``speaks_binary`` says that psycopg's binary placeholders may be used.
+    the columns and the rows, if it is told that there are rows. ``speaks_binary`` says that psycopg's binary
+    placeholders may be used, and ``format_style`` that the cursor wants ``%s`` for SQLite's ``?``, as Django's does.
     """
 
     def __init__(
         self,
         dialect: str,
-        run: Callable[[str, Any], tuple[Sequence[str], Sequence[Sequence[Any]]]],
+        run: Run,
         *,
         speaks_binary: bool = False,
         format_style: bool = False,
@@ -59,27 +62,29 @@ class RawConnection:
         """Execute a Core statement; a list of parameters executes it once for each."""
         many = parameters if isinstance(parameters, list) else [parameters or {}]
         compiled, text, processors = _compiled(statement, self.dialect, self._format_style)
+        returns = len(statement.exported_columns) > 0
         columns: Sequence[str] = ()
         rows: list[Sequence[Any]] = []
         for one in many:
             given = compiled.construct_params(one)
             for name, processor in processors.items():
                 given[name] = processor(given[name])
-            columns, found = self._ran(text, [given[n] for n in compiled.positiontup] if compiled.positional else given)
+            in_order = [given[name] for name in compiled.positiontup] if compiled.positional else given
+            columns, found = self._ran(text, in_order, returns)
             rows += found
         return _result(columns, rows)
 
     def exec_driver_sql(self, statement: str, parameters: Any = None) -> sa.Result[Any]:
-        """Execute a text as it is."""
-        return _result(*self._ran(statement, parameters))
+        """Execute a text as it is; it returns rows."""
+        return _result(*self._ran(statement, parameters, True))
 
     def get_execution_options(self) -> Mapping[str, Any]:
         return {}
 
-    def _ran(self, text: str, parameters: Any) -> tuple[Sequence[str], Sequence[Sequence[Any]]]:
+    def _ran(self, text: str, parameters: Any, returns: bool) -> Found:
         """Let the driver's own errors through: the caller knows them, and what to do about them."""
         try:
-            return self._run(text, parameters)
+            return self._run(text, parameters, returns)
         except Exception as error:
             if is_missing_table(error) or (error.__cause__ is not None and is_missing_table(error.__cause__)):
                 raise StoreError(MIGRATE_HINT) from error
@@ -103,10 +108,7 @@ def _dialect(name: str, *, speaks_binary: bool) -> sa.Dialect:
 
 @lru_cache(maxsize=64)
 def _compiled(statement: Any, dialect: sa.Dialect, format_style: bool) -> tuple[Any, str, Mapping[str, Processor]]:
-    """A statement, its text, and what makes a driver's value of some of its parameters.
-
-    ``format_style``: the cursor wants ``%s`` for SQLite's ``?``, as Django's does.
-    """
+    """A statement, its text, and what makes a driver's value of some of its parameters."""
     compiled = statement.compile(dialect=dialect)
     processors = {}
     for name, bind in compiled.binds.items():

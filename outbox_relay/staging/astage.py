@@ -1,0 +1,115 @@
+"""Staging by await: on async sessions and connections of SQLAlchemy, and on psycopg's async connections.
+
+What a row is made of is worked out by the code that sync staging uses. What touches the database runs in a greenlet, as
+SQLAlchemy's own async side does, in the caller's task: no thread takes part.
+"""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_scoped_session
+from sqlalchemy.util import greenlet_spawn
+
+from outbox_relay.errors import StagingError
+from outbox_relay.publish.capture import diverted
+from outbox_relay.staging.buffer import buffer_of, flush, transaction_of
+from outbox_relay.staging.capture import Capture
+from outbox_relay.staging.connections import accept_async
+from outbox_relay.staging.stage import Stager, refuse_eager
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterable
+
+    from outbox_relay.core.row import NewRow, Staged
+    from outbox_relay.staging.options import Options
+
+T = TypeVar("T")
+
+
+async def astage(stager: Stager, given: Any, signature: Any, options: Options, bind: Any = None) -> Staged:
+    """Stage one signature. See :meth:`outbox_relay.Outbox.astage`."""
+    target = accept_async(given)
+    rows = stager.rows_of_one(signature, options)
+    return (await inside(target, lambda sync: stager.insert(sync, rows, bind)))[0]
+
+
+async def astage_many(
+    stager: Stager, given: Any, signatures: Iterable[Any], options: Options, bind: Any = None
+) -> list[Staged]:
+    """Stage many signatures. See :meth:`outbox_relay.Outbox.astage_many`."""
+    target = accept_async(given)
+    rows = stager.rows_of_many(signatures, options)
+    return await inside(target, lambda sync: stager.insert(sync, rows, bind)) if rows else []
+
+
+async def inside(target: Any, work: Callable[[Any], T]) -> T:
+    """Do ``work`` with the sync side of a connection, in a greenlet that may wait for the database."""
+    if isinstance(target, (AsyncSession, AsyncConnection)):
+        return await target.run_sync(work)
+    return await greenlet_spawn(work, target)
+
+
+class AsyncCapture(Capture):
+    """The sink of one block of async code: rows wait in a buffer for their transaction's commit."""
+
+    def put(self, row: NewRow) -> None:
+        buffer_of(self._target).add(transaction_of(self._target), self._insert, row)
+
+    def _insert(self, rows: list[NewRow]) -> None:
+        self._stager.insert(self._target, rows, self._bind)
+
+
+@asynccontextmanager
+async def acapture(stager: Stager, given: Any, options: Options, bind: Any = None) -> AsyncIterator[None]:
+    """Stage what is sent inside. See :meth:`outbox_relay.Outbox.acapture`."""
+    refuse_eager(stager.app)
+    target = accept_async(given)
+    if not isinstance(target, (AsyncSession, AsyncConnection)):
+        raise StagingError(
+            "psycopg's async connections do not tell when they commit, so nothing can be captured on them: "
+            "write await outbox.astage(connection, task.s(...))"
+        )
+    sink = AsyncCapture(stager, _sync_side(target), options, bind)
+    try:
+        with diverted(sink):
+            yield
+            await inside(target, flush)  # so that errors are raised in the block
+    finally:
+        sink.closed = True
+
+
+@asynccontextmanager
+async def abegin(stager: Stager, maker: Any, options: Options, bind: Any = None) -> AsyncIterator[Any]:
+    """A transaction with a capture around it. See :meth:`outbox_relay.Outbox.begin`."""
+    async with _opened(maker) as target, acapture(stager, target, options, bind), target.begin():
+        yield target
+
+
+@asynccontextmanager
+async def _opened(maker: Any) -> AsyncIterator[Any]:
+    if isinstance(maker, async_scoped_session):
+        yield maker()
+        return
+    if isinstance(maker, (AsyncSession, AsyncConnection)):
+        raise StagingError("begin() makes the session itself: pass the async_sessionmaker, or use acapture(session)")
+    make = maker.connect if isinstance(maker, AsyncEngine) else maker
+    if not callable(make):
+        raise StagingError(f"begin() takes an async_sessionmaker, an async_scoped_session or an engine, not {maker!r}")
+    made = make()
+    if not isinstance(made, (AsyncSession, AsyncConnection)):
+        raise StagingError(
+            f"begin() has been given {maker!r}, which makes a {type(made).__qualname__}: write `with` for it, "
+            "or give an async_sessionmaker"
+        )
+    async with made as target:
+        yield target
+
+
+def _sync_side(target: AsyncSession | AsyncConnection) -> Any:
+    if isinstance(target, AsyncSession):
+        return target.sync_session
+    if target.sync_connection is None:
+        raise StagingError("this AsyncConnection is not connected: write `async with engine.connect() as connection`")
+    return target.sync_connection

@@ -1,0 +1,161 @@
+"""Rows that async code has sent and that wait to be inserted: ``delay`` is no coroutine, so it cannot insert by itself.
+
+A row belongs to the transaction or savepoint in which it was sent. It is inserted before that one commits, and dropped
+when that one ends in any other way, so that its fate is the same as if it had been inserted at the call.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+import sqlalchemy as sa
+from sqlalchemy import event
+from sqlalchemy.exc import InvalidRequestError
+from sqlalchemy.orm import Session
+from sqlalchemy.util.concurrency import in_greenlet
+
+from outbox_relay.errors import StagingError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from outbox_relay.core.row import NewRow
+
+    Insert = Callable[[list[NewRow]], object]
+
+KEY = "outbox_relay.buffer"  # in Session.info
+GONE = "nothing can be staged here now: the transaction has failed, has been prepared, or is over"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A row, the transaction in which it was sent, and what inserts it."""
+
+    transaction: Any
+    insert: Insert
+    row: NewRow
+
+
+class Buffer:
+    """The rows that wait in one session or connection."""
+
+    def __init__(self) -> None:
+        self._entries: list[Entry] = []
+        self._committing: Any = None
+        self._outer_commits = False
+
+    def add(self, transaction: Any, insert: Insert, row: NewRow) -> None:
+        self._entries.append(Entry(transaction, insert, row))
+        if self._committing is transaction and in_greenlet():  # sent by the flush of that very commit: the last chance
+            self.flush(transaction)
+
+    def flush(self, transaction: Any) -> None:
+        """Insert what was sent in ``transaction``, which is the innermost one now."""
+        mine = [one for one in self._entries if one.transaction is transaction]
+        self.drop(transaction)
+        for insert, entries in groupby(mine, key=lambda one: one.insert):
+            insert([one.row for one in entries])
+
+    def drop(self, transaction: Any) -> None:
+        self._entries = [one for one in self._entries if one.transaction is not transaction]
+
+    def before_commit(self, transaction: Any) -> None:
+        """The commit of ``transaction``, the innermost one, begins, or that of one around it.
+
+        One around it asks first, then has this one commit, and does not ask again.
+        """
+        self._outer_commits = self._committing is transaction
+        self._committing = transaction
+        self.flush(transaction)
+
+    def after_end(self, transaction: Any, outer: Any) -> None:
+        """``transaction`` is over, and ``outer`` the innermost one now, if there is any."""
+        self.drop(transaction)
+        outer_commits, self._outer_commits, self._committing = self._outer_commits, False, None
+        if outer_commits and outer is not None:
+            self._committing = outer
+            self.flush(outer)
+
+
+# -- sessions -----------------------------------------------------------------------------------------------------
+
+
+def buffer_of(target: Session | sa.Connection) -> Buffer:
+    """Return the buffer of the sync side of an async session or connection; it is made at the first use."""
+    return _of_session(target) if isinstance(target, Session) else _of_connection(target)
+
+
+def transaction_of(target: Session | sa.Connection) -> Any:
+    """Return the innermost transaction or savepoint; a session without one begins it, which asks nothing of a database.
+
+    Raises:
+        StagingError: there is none that a row could belong to.
+    """
+    if isinstance(target, Session) and not target.is_active:
+        raise StagingError(GONE)
+    if (found := _innermost(target)) is not None:
+        return found
+    if isinstance(target, sa.Connection) or not target.autobegin:
+        raise StagingError(
+            "nothing can be staged on this connection before a transaction has begun: write `async with x.begin()`"
+        )
+    try:
+        return target.begin()
+    except InvalidRequestError as error:
+        raise StagingError(f"nothing can be staged in this session now: {error}") from error
+
+
+def _of_session(session: Session) -> Buffer:
+    buffer: Buffer | None = session.info.get(KEY)
+    if buffer is None:
+        buffer = session.info[KEY] = Buffer()
+        event.listen(session, "before_commit", _before_commit)
+        event.listen(session, "after_transaction_end", _after_end)
+    return buffer
+
+
+def _before_commit(session: Session) -> None:
+    """Fires for savepoints too, before the flush of what the session holds."""
+    session.info[KEY].before_commit(_innermost(session))
+
+
+def _after_end(session: Session, transaction: Any) -> None:
+    session.info[KEY].after_end(transaction, _innermost(session))
+
+
+def _innermost(target: Session | sa.Connection) -> Any:
+    return target.get_nested_transaction() or target.get_transaction()
+
+
+def flush(target: Session | sa.Connection) -> None:
+    """Insert what was sent in the innermost transaction, if it can still take rows."""
+    transaction = _innermost(target)
+    if transaction is not None and transaction.is_active:
+        buffer_of(target).flush(transaction)
+
+
+# -- connections --------------------------------------------------------------------------------------------------
+
+_of_connections: WeakKeyDictionary[sa.Connection, Buffer] = WeakKeyDictionary()
+
+
+def _of_connection(connection: sa.Connection) -> Buffer:
+    buffer = _of_connections.get(connection)
+    if buffer is None:
+        buffer = _of_connections[connection] = Buffer()
+        for name in ("commit", "release_savepoint", "prepare_twophase", "commit_twophase"):
+            event.listen(connection, name, _before_core_commit)
+        for name in ("rollback", "rollback_savepoint", "rollback_twophase"):
+            event.listen(connection, name, _before_core_rollback)
+    return buffer
+
+
+def _before_core_commit(connection: sa.Connection, *_: Any) -> None:
+    _of_connections[connection].before_commit(_innermost(connection))
+
+
+def _before_core_rollback(connection: sa.Connection, *_: Any) -> None:
+    _of_connections[connection].drop(_innermost(connection))
