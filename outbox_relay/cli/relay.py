@@ -41,7 +41,7 @@ def relay(
     """
     outbox = open_outbox()
     if shards is not None:
-        outbox.configure(shards=shards)
+        outbox.app.conf.update(outbox_shards=shards)  # before the settings are read for the first time
     outbox.require_enabled()
     require_broker_driver(outbox.app)
     outbox.app.log.setup_logging_subsystem(loglevel=loglevel, logfile=logfile)
