@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from datetime import datetime
     from uuid import UUID
 
+    from outbox_relay.events import Event
     from outbox_relay.outbox import Outbox
     from outbox_relay.store.wake import Waker
 
@@ -209,7 +210,10 @@ class Relay:
     def _build(self) -> None:
         if SWEEP in self.loop_names:
             publisher = open_publisher(self._parts.app, events=self._parts.outages.voice())
+            with contextlib.suppress(StoreAway):  # the sweep says so
+                self._parts.store.look_around()
             sweep = Sweep(self._parts, publisher, new_namespace=self._new_namespace)
+            self._outbox.events.subscribe(self._make_use_of_room)
             self._add("sweep", sweep.tick, drain=sweep.drain, echo=2 * WINDOW)
         if SETTLE in self.loop_names:
             self._build_settling()
@@ -254,6 +258,11 @@ class Relay:
     def _wake(self) -> None:
         if (sweep := self._loops.get("sweep")) is not None:
             sweep.ring()
+
+    def _make_use_of_room(self, event: Event) -> None:
+        """Rows that ended make room for others of a namespace that is at its quota."""
+        if event.name == "settle.applied" and self._parts.store.at_quota:
+            self._wake()
 
     def _wish(self, name: str) -> None:
         self._upkeep.wish(name)
