@@ -27,6 +27,7 @@ NOT_OURS = (errno.EADDRINUSE, errno.EACCES, errno.EADDRNOTAVAIL)
 @click.option("-f", "--logfile", help="Log to this file instead of standard error.")
 @verb
 def relay(
+    *,
     only: str | None,
     shards: str | None,
     health_port: int | None,
