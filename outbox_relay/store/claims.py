@@ -56,6 +56,10 @@ class Claims:
     def at_quota(self) -> frozenset[str]:
         return self._fair.at_quota
 
+    def look_around(self) -> None:
+        """Note which workers live before any beacon is read that tells nothing of the others."""
+        self._notices.current()
+
     def directives(self) -> Directives:
         """What is said, read anew where it is older than it may be; nothing is read where nothing is said."""
         said = NOTHING

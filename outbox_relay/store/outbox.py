@@ -120,6 +120,10 @@ class Store:
         """
         return self._claims.tidy(budget)
 
+    def look_around(self) -> None:
+        """Note which workers live: to be called before this relay reads beacons, which tell of some before others."""
+        self._claims.look_around()
+
     def directives(self) -> Directives:
         """What is said about namespaces, workflows and tasks. Of the thread that claims."""
         return self._claims.directives()
