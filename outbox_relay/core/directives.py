@@ -61,6 +61,12 @@ class Directives:
         """The namespaces whose rows may have to wait for a node."""
         return frozenset(name for name, one in self.placements.items() if one.kind is PlacementKind.PINNED)
 
+    @cached_property
+    def unserved(self) -> frozenset[str]:
+        """The pinned namespaces none of whose nodes is live for any task queue."""
+        served = {one.partition(" :")[0] for one in self.openings if " :" in one}
+        return self.pinned - served
+
     def quota(self, namespace: str) -> int | None:
         """How many rows of a namespace may be in flight, None for any number."""
         return effective_quota(self.quotas.get(namespace), self.default_quota)

@@ -10,6 +10,7 @@ import time
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,7 @@ from outbox_relay.publish.envelope import outgoing
 from outbox_relay.publish.receipts import Outcome
 from outbox_relay.relay.circuits import Circuits
 from outbox_relay.relay.outages import Outage
+from outbox_relay.relay.states import States
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 
 PULSE = 1.0  # seconds between two looks after an idle connection to the broker
 AWAY = 0.25  # seconds between two looks at a broker that is away or blocks
+TIDYING = timedelta(seconds=0.25)  # that a sweep may spend on rows that are kept back
 
 
 @dataclass(slots=True)
@@ -39,12 +42,13 @@ class Load:
     """The rows of one claim, made ready to be published.
 
     Instants are the relay's monotonic ones: publishing stops at ``until``, and at ``lapses`` the claims are over.
-    ``more``: further rows are due.
+    ``more``: further rows are due. ``untidy``: there are more rows to be taken out of the way of claims.
     """
 
     until: float
     lapses: float
     more: bool
+    untidy: bool = False
     claims: dict[int, Claim] = field(default_factory=dict)
     final: set[int] = field(default_factory=set)
     messages: list[Outgoing] = field(default_factory=list)
@@ -79,6 +83,7 @@ class Sweep:
         self._new_namespace = new_namespace
         self._namespaces = {DEFAULT_NAMESPACE}
         self._circuits = Circuits(parts.events, clock)
+        self._states = States(parts.events, clock)
         self._store_outage = Outage(parts.outages.voice(), "store")
         self._side = ThreadPoolExecutor(1, "outbox-sweep-store")
         self._ahead: Future[Load] | None = None
@@ -98,12 +103,12 @@ class Sweep:
             load = self._take()
             if not load:
                 self._finish_writes()
-                return self._settings.poll_interval.total_seconds()
-            if load.more:
+                return 0.0 if load.untidy else self._settings.poll_interval.total_seconds()
+            if load.more or load.untidy:
                 self._ahead = self._side.submit(self._claim)
             self._publish(load)
             self._write_behind()
-            if not load.more:
+            if not (load.more or load.untidy):
                 self._finish_writes()
                 return self._settings.poll_interval.total_seconds()
         except StoreAway as error:
@@ -218,13 +223,16 @@ class Sweep:
         return load
 
     def _claim(self) -> Load:
+        lease, store = self._leases.publish, self._store
+        untidy = store.tidy(TIDYING)
+        self._states.directed(store.directives())
         begun = self._clock()
-        lease = self._leases.publish
-        batch = self._store.claim(limit=self._settings.batch_size, claimed_by=self._parts.instance, lease=lease)
+        batch = store.claim(limit=self._settings.batch_size, claimed_by=self._parts.instance, lease=lease)
+        self._states.counted(store.at_quota)
         if batch:
             self._events.emit("sweep.claimed", rows=len(batch))
         until = begun + self._leases.publishing_time.total_seconds()
-        return self._prepare(batch, Load(until, begun + lease.total_seconds(), batch.more))
+        return self._prepare(batch, Load(until, begun + lease.total_seconds(), batch.more, untidy))
 
     def _prepare(self, rows: Sequence[ClaimedRow], load: Load) -> Load:
         parts, on_publish = self._parts, self._settings.settle_on == "publish"
