@@ -46,6 +46,7 @@ _D, _I, _W, _E = logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR
 
 CATALOGUE: Mapping[str, Description] = {
     "relay.started": Description(_I, "relay {instance} started on {hostname}: {loops}"),
+    "relay.waits": Description(_W, "relay {instance} does not start yet: it waits, and tries again"),
     "relay.draining": Description(_I, "relay {instance} drains: {reason}"),
     "relay.stopped": Description(_I, "relay {instance} stopped"),
     "relay.died": Description(_E, "relay loop {loop} died: {error}"),
@@ -83,6 +84,7 @@ CATALOGUE: Mapping[str, Description] = {
     "rearm.rearmed": Description(_W, "re-armed {rows} rows whose lease had ended"),
     "rearm.waits": Description(_D, "nothing is re-armed: {reason}"),
     "rearm.failed": Description(_E, "row {row_id} failed: {error}"),
+    "namespaces.registered": Description(_I, "registered namespaces whose first user had rolled back: {namespaces}"),
     "prune.pruned": Description(_I, "pruned {rows} rows"),
     "worker.started": Description(_I, "the outbox is installed on this worker, instance {instance}"),
     "worker.warning": Description(_W, "{text}"),

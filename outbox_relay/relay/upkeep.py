@@ -1,4 +1,4 @@
-"""What a relay does now and then: re-arm, prune, and forget processes that are long gone."""
+"""What a relay does now and then: re-arm, prune, look after the registry, and forget processes that are long gone."""
 
 from __future__ import annotations
 
@@ -45,6 +45,7 @@ class Upkeep:
     def tick(self) -> float:
         """Do what is due. Return how many seconds the next call may wait."""
         self._publisher.pulse()
+        self._tend()
         return min(self._rearm.tick(), self._prune(), self._subscriptions.tick(), PULSE)
 
     def wish(self, name: str) -> None:
@@ -56,6 +57,15 @@ class Upkeep:
 
     def drain(self) -> None:
         self._publisher.close()
+
+    def _tend(self) -> None:
+        """Look after the registry of namespaces, which says itself when it is time."""
+        try:
+            if names := self._parts.store.tend_namespaces():
+                self._parts.events.emit("namespaces.registered", namespaces=", ".join(names))
+                self._subscriptions.look()
+        except StoreAway:
+            pass  # the loops that cannot do without it say so
 
     def _prune(self) -> float:
         if (left := self._prune_at - self._clock()) > 0:

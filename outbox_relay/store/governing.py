@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import time
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from outbox_relay.core.lifecycle import Status
@@ -20,8 +22,7 @@ from outbox_relay.store.sql import values
 from outbox_relay.store.statements import governing
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from datetime import timedelta
+    from collections.abc import Callable, Sequence
 
     import sqlalchemy as sa
 
@@ -29,11 +30,19 @@ if TYPE_CHECKING:
     from outbox_relay.store.engine import Database
 
 
+NOTE_EVERY = timedelta(minutes=1)
+LOOK_EVERY = 5.0  # seconds between two looks after namespaces that nobody registered
+DUTY = 0.02  # the part of the time that such looks may take
+
+
 class Governing:
     """What operators say about namespaces, workflows and tasks. Each method is a transaction of its own."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, clock: Callable[[], float] = time.monotonic) -> None:
         self._db = database
+        self._clock = clock
+        self._met: set[str] = set()
+        self._note_at = self._look_at = float("-inf")
 
     # -- namespaces --------------------------------------------------------------------------------------------------
 
@@ -86,6 +95,25 @@ class Governing:
         parameters = {**values(self._db.dialect, "names", namespace=sorted(names)), "every": every.total_seconds()}
         with self._db.begin() as connection:
             connection.execute(governing.seen(self._db.tables, self._db.dialect), parameters)
+
+    def met(self, names: set[str]) -> None:
+        """Rows of these namespaces were claimed: :meth:`tend` notes it. May be called from another thread."""
+        self._met |= names
+
+    def tend(self) -> list[str]:
+        """Do, where it is time, what :meth:`seen` and :meth:`register_strangers` say; returns what the latter does.
+
+        Dead index entries may make the look after strangers long, so it takes a small part of the time only.
+        """
+        if self._met and self._clock() >= self._note_at:
+            met, self._met = self._met, set()
+            self._note_at = self._clock() + NOTE_EVERY.total_seconds()
+            self.seen(sorted(met), NOTE_EVERY / 2)
+        if (begun := self._clock()) < self._look_at:
+            return []
+        strangers = self.register_strangers()
+        self._look_at = begun + max(LOOK_EVERY, (self._clock() - begun) / DUTY)
+        return strangers
 
     # -- holds -------------------------------------------------------------------------------------------------------
 

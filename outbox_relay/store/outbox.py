@@ -110,7 +110,10 @@ class Store:
 
     def claim(self, *, limit: int, claimed_by: UUID, lease: timedelta) -> Batch:
         """Claim up to ``limit`` due rows, fairly between namespaces, for ``lease``; oldest first."""
-        return self._claims.claim(limit=limit, claimed_by=claimed_by, lease=lease)
+        batch = self._claims.claim(limit=limit, claimed_by=claimed_by, lease=lease)
+        if batch:
+            self.governing.met({row.namespace for row in batch})
+        return batch
 
     def tidy(self, budget: timedelta) -> bool:
         """Take due rows that are kept back (held, or waiting for a node) out of the way of claims, for a ``budget``.
@@ -253,6 +256,16 @@ class Store:
     def namespaces(self) -> list[str]:
         """The names of all namespaces."""
         return self._register.namespaces()
+
+    def tend_namespaces(self) -> list[str]:
+        """Note which namespaces had rows to run, and register those that have rows and that nobody did register.
+
+        The latter come back. Call it now and then: it looks no more often than it may cost.
+        """
+        strangers = self.governing.tend()
+        if strangers:
+            self.reset_watermark()
+        return strangers
 
     def forget_processes(self, age: timedelta) -> int:
         """Delete relays and workers that have not been seen for ``age``; returns how many."""

@@ -102,6 +102,17 @@ def test_when_rows_were_last_seen_is_written_seldom(bench: Bench) -> None:
     assert not any("UPDATE" in one for one in statements.seen)
 
 
+def test_claims_are_noted_and_strangers_looked_for_only_when_it_is_time(bench: Bench) -> None:
+    bench.stage(2, "acme")
+    assert len(bench.claim()) == 2
+    with Statements(bench.engine) as statements:
+        assert bench.store.tend_namespaces() == []
+        first = len(statements.seen)
+        assert bench.store.tend_namespaces() == []
+    assert first == len(statements.seen) == 2
+    assert see(bench, "acme").last_seen_at is not None
+
+
 # -- who registers a namespace -------------------------------------------------------------------------------------
 
 
