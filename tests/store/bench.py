@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from outbox_relay.core.backoff import Backoff
 from outbox_relay.core.row import Batch, ClaimedRow, Common, NewRow, Published, RowDetail, Staged
 from outbox_relay.core.settlement import Delivery, Policy, Settlement
+from outbox_relay.store.directives import Terms
 from outbox_relay.store.engine import open_engine
 from outbox_relay.store.migrate import migrate
 from outbox_relay.store.outbox import Store
@@ -75,9 +76,9 @@ class Bench:
         """No full look comes from now on, however slow the test, but after a reset."""
         self._watermark.least = 3_600.0
 
-    def another(self) -> Store:
-        """A second relay: a store with connections of its own."""
-        return Store(open_engine(self.url), self.tables)
+    def another(self, **terms: Any) -> Store:
+        """A second relay: a store with connections of its own, and perhaps on terms of its own."""
+        return Store(open_engine(self.url), self.tables, terms=Terms(**terms))
 
     def empty(self) -> None:
         """Bring the tables back to what a migration leaves."""
