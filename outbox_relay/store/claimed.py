@@ -25,26 +25,29 @@ _WIDTH = 19
 
 
 def _claimed(row: Sequence[Any]) -> ClaimedRow:
-    id_, token, namespace, node, task, task_id, task_queue, exchange, routing_key, *rest = row
-    body, content_type, content_encoding, headers, properties, attempt, retries, settle_on, _, expired = rest
-    message = Message(
-        task=task,
-        task_id=task_id,
-        task_queue=task_queue,
-        exchange=exchange,
-        routing_key=routing_key,
-        body=body,
-        content_type=content_type,
-        content_encoding=content_encoding,
-        headers=headers,
-        properties=properties,
-    )
+    # fmt: off
+    (
+        id_, token, namespace, node, task, task_id, task_queue, exchange, routing_key, body, content_type,
+        content_encoding, headers, properties, attempt, retries, settle_on, _, expired,
+    ) = row
+    # fmt: on
     return ClaimedRow(
         id=id_,
         token=token,
         namespace=namespace,
         node=node,
-        message=message,
+        message=Message(
+            task=task,
+            task_id=task_id,
+            task_queue=task_queue,
+            exchange=exchange,
+            routing_key=routing_key,
+            body=body,
+            content_type=content_type,
+            content_encoding=content_encoding,
+            headers=headers,
+            properties=properties,
+        ),
         attempt=attempt,
         retries=retries,
         settle_on=settle_on,

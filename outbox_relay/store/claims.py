@@ -14,6 +14,7 @@ from outbox_relay.core.row import Batch
 from outbox_relay.core.settlement import storable
 from outbox_relay.store import claimed
 from outbox_relay.store.directives import Notices, Terms
+from outbox_relay.store.driver import fetch
 from outbox_relay.store.fair import FairClaims, shard_parameters
 from outbox_relay.store.parking import Parking
 from outbox_relay.store.sql import POSTGRESQL, clock, values
@@ -111,7 +112,7 @@ class Claims:
         """Claim in one statement; None where there are several namespaces, or something is said about them."""
         statement = claiming.claim_all(self._db.tables, Narrow(sharded=self._terms.shards is not None))
         parameters = {"limit": limit, "since": self._watermark.since(""), **taking, **shard_parameters(self._terms)}
-        found = connection.execute(statement, parameters).all()
+        found = fetch(connection, statement, parameters)
         look = found[0]
         if look.namespaces > 1 or look.governed:
             return None

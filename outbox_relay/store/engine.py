@@ -11,6 +11,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, Operati
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from outbox_relay.errors import StoreAway, StoreError
+from outbox_relay.store.driver import BINARY
 from outbox_relay.store.sql import POSTGRESQL, SQLITE
 
 if TYPE_CHECKING:
@@ -102,6 +103,7 @@ def _configure_postgresql(engine: sa.Engine) -> None:
     event.listen(engine, "connect", _postgresql_connected)
     event.listen(engine, "begin", _postgresql_begun)
     event.listen(engine, "handle_error", _postgresql_failed)
+    event.listen(engine, "before_cursor_execute", _postgresql_executes)
 
 
 _TIMEOUTS = {"lock_timeout": LOCK_TIMEOUT_MS, "idle_in_transaction_session_timeout": IDLE_TIMEOUT_MS}
@@ -131,6 +133,13 @@ def _postgresql_begun(connection: sa.Connection) -> None:
     if connection.info.get("outbox_pooled"):
         for name, milliseconds in _TIMEOUTS.items():
             connection.exec_driver_sql(f"SET LOCAL {name} = {milliseconds}")
+
+
+def _postgresql_executes(  # noqa: PLR0917 - SQLAlchemy's signature
+    connection: sa.Connection, cursor: Any, statement: str, parameters: Any, context: Any, executemany: bool
+) -> None:
+    if context.execution_options.get(BINARY):
+        cursor.format = 1  # psycopg.pq.Format.BINARY, which is not imported where there is no PostgreSQL
 
 
 READ_ONLY = "25006"

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import sqlalchemy as sa
 
+from outbox_relay.store.driver import psycopg_text
 from outbox_relay.store.sql import POSTGRESQL, SQLITE, values
 from outbox_relay.store.statements import staging as statements
 from outbox_relay.store.wake import channel_name
@@ -132,7 +131,7 @@ def _parameters(row: NewRow) -> dict[str, Any]:
 def _run(connection: Connection, statement: sa.Insert, parameters: Mapping[str, Any]) -> Sequence[Sequence[Any]]:
     if not _speaks_psycopg(connection):
         return connection.execute(statement, parameters).all()
-    text = _psycopg_text(statement, connection.dialect)
+    text = psycopg_text(statement, connection.dialect)
     if isinstance(connection, sa.Connection) and connection.dialect.driver == "psycopg" and not _is_watched(connection):
         return _run_on_cursor(connection, text, parameters)
     return connection.exec_driver_sql(text, parameters).all()
@@ -142,16 +141,6 @@ def _speaks_psycopg(connection: Connection) -> bool:
     """Whether a statement may be handed over as text: nothing in it is left for SQLAlchemy to translate."""
     plain = not connection.get_execution_options().get("schema_translate_map")
     return plain and connection.dialect.driver in {"psycopg", "psycopg_async"}
-
-
-@lru_cache(maxsize=64)
-def _psycopg_text(statement: sa.Insert, dialect: sa.Dialect) -> str:
-    """An insert as text, with parameters in PostgreSQL's binary form.
-
-    To find the text in SQLAlchemy's own cache takes longer than a local server's answer, and arrays of bytes in text
-    form take twice the time of binary ones.
-    """
-    return re.sub(r"%\((\w+)\)s", r"%(\1)b", str(statement.compile(dialect=dialect)))
 
 
 def _is_watched(connection: sa.Connection) -> bool:
@@ -171,25 +160,43 @@ def _run_on_cursor(connection: sa.Connection, text: str, parameters: Mapping[str
 
     Errors are raised as SQLAlchemy raises them, and a connection that is lost is marked as lost.
     """
-    cursor = connection.connection.cursor()
-    dialect = connection.dialect
-    driver = dialect.loaded_dbapi
+    cursor = _cursor(connection, text)
+    driver = connection.dialect.loaded_dbapi
     try:
         cursor.execute(text, parameters)
-        return cursor.fetchall()
+        found: Sequence[Sequence[Any]] = cursor.fetchall()
+        return found
     except driver.Error as error:
-        lost = dialect.is_disconnect(error, connection.connection.driver_connection, None)
-        wrapped = sa.exc.DBAPIError.instance(
-            text,
-            parameters,
-            error,
-            driver.Error,
-            hide_parameters=connection.engine.hide_parameters,
-            connection_invalidated=lost,
-            dialect=dialect,
-        )
-        if lost:
-            connection.invalidate(error)
-        raise wrapped from error
-    finally:
-        cursor.close()
+        raise _wrapped(connection, text, parameters, error) from error
+
+
+CURSORS = "outbox_relay.cursors"  # in Connection.info, which lives as long as the driver's connection
+KEPT_CURSORS = 8
+
+
+def _cursor(connection: sa.Connection, text: str) -> Any:
+    """The cursor that executed this text last: it knows its parameters and results already."""
+    kept = connection.info.get(CURSORS)
+    if kept is None or len(kept) >= KEPT_CURSORS:
+        kept = connection.info[CURSORS] = {}
+    cursor = kept.get(text)
+    if cursor is None:
+        cursor = kept[text] = connection.connection.cursor()
+    return cursor
+
+
+def _wrapped(connection: sa.Connection, text: str, parameters: Any, error: Exception) -> BaseException:
+    dialect: Any = connection.dialect
+    lost = dialect.is_disconnect(error, connection.connection.driver_connection, None)
+    wrapped = sa.exc.DBAPIError.instance(
+        text,
+        parameters,
+        error,
+        dialect.loaded_dbapi.Error,
+        hide_parameters=connection.engine.hide_parameters,
+        connection_invalidated=lost,
+        dialect=dialect,
+    )
+    if lost:
+        connection.invalidate(error)
+    return wrapped
