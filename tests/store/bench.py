@@ -65,6 +65,7 @@ class Bench:
         migrate(self.engine, prefix, schema)
         self.store = Store(self.engine, self.tables)
         self.me = uuid.uuid4()
+        self._others: list[Store] = []
         self._watermark = self.store._claims._watermark
         self._keys = (f"key-{number:06}" for number in itertools.count())
 
@@ -78,7 +79,9 @@ class Bench:
 
     def another(self, **terms: Any) -> Store:
         """A second relay: a store with connections of its own, and perhaps on terms of its own."""
-        return Store(open_engine(self.url), self.tables, terms=Terms(**terms))
+        store = Store(open_engine(self.url), self.tables, terms=Terms(**terms))
+        self._others.append(store)
+        return store
 
     def empty(self) -> None:
         """Bring the tables back to what a migration leaves."""
@@ -89,6 +92,8 @@ class Bench:
                     connection.execute(sa.delete(table).where(sa.not_(keep)))
 
     def close(self) -> None:
+        for store in self._others:
+            store.close()
         self.engine.dispose()
 
     # -- a row's life ------------------------------------------------------------------------------------------------
