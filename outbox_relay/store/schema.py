@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
+from outbox_relay.store.defaults import PLAIN
+
 if TYPE_CHECKING:
     from sqlalchemy.engine import Dialect
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 # Room in each page for a second copy of its rows, so that a batch is updated in place (no option in SQLAlchemy 2.0).
 _ROOM = sa.DDL("ALTER TABLE %(fullname)s SET (fillfactor = 50)")  # type: ignore[no-untyped-call]  # it is
 
@@ -40,7 +42,7 @@ class Instant(sa.types.TypeDecorator[datetime]):
         return value.replace(tzinfo=timezone.utc) if value.tzinfo is None else value.astimezone(timezone.utc)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)  # so that statements are found by their tables quickly
 class Tables:
     """The tables of one outbox."""
 
@@ -63,28 +65,32 @@ def build(prefix: str = "outbox_", schema: str | None = None) -> Tables:
     def column(name: str, type_: Any, *, null: bool = False, **options: Any) -> sa.Column[Any]:
         return sa.Column(name, type_, nullable=null, **options)
 
+    def plain(name: str, type_: Any) -> sa.Column[Any]:
+        """A column that plain SQL may leave out."""
+        return column(name, type_, server_default=PLAIN[name])
+
     identity = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
     row = sa.Table(
         f"{prefix}row",
         metadata,
         sa.Column("id", identity, sa.Identity(), primary_key=True),
-        column("namespace", sa.Text),
-        column("dispatch_key", sa.Text),
-        column("content_hash", sa.LargeBinary),
+        plain("namespace", sa.Text),
+        plain("dispatch_key", sa.Text),
+        plain("content_hash", sa.LargeBinary),
         column("workflow_id", sa.Text, null=True),
         column("run_id", sa.Text, null=True),
         column("ordinal", sa.BigInteger, null=True),
-        column("task_queue", sa.Text),
+        plain("task_queue", sa.Text),
         column("node", sa.Text, null=True),
-        column("exchange", sa.Text),
-        column("routing_key", sa.Text),
+        plain("exchange", sa.Text),
+        plain("routing_key", sa.Text),
         column("task", sa.Text),
-        column("task_id", sa.Text),
-        column("body", sa.LargeBinary),
-        column("content_type", sa.Text),
-        column("content_encoding", sa.Text),
-        column("headers", sa.LargeBinary),
-        column("properties", sa.LargeBinary),
+        plain("task_id", sa.Text),
+        plain("body", sa.LargeBinary),
+        plain("content_type", sa.Text),
+        plain("content_encoding", sa.Text),
+        plain("headers", sa.LargeBinary),
+        plain("properties", sa.LargeBinary),
         column("status", sa.Text, server_default=sa.text("'pending'")),
         column("parked", sa.Boolean, server_default=sa.false()),
         column("attempt", sa.Integer, server_default=sa.text("0")),
@@ -94,7 +100,7 @@ def build(prefix: str = "outbox_", schema: str | None = None) -> Tables:
         column("rearms", sa.Integer, server_default=sa.text("0")),
         column("vanished", sa.Integer, server_default=sa.text("0")),  # re-arms in a row of a task known to run
         column("silent", sa.Integer, server_default=sa.text("0")),  # re-arms of a message that nobody reported on
-        column("visible_after", Instant),
+        plain("visible_after", Instant),
         column("expires_at", Instant, null=True),
         column("claim_token", sa.Uuid, null=True),
         column("claimed_at", Instant, null=True),
@@ -106,8 +112,10 @@ def build(prefix: str = "outbox_", schema: str | None = None) -> Tables:
         column("worker", sa.Text, null=True),
         column("error", sa.Text, null=True),
         column("settle_on", sa.Text, null=True),
-        column("created_at", Instant),
+        plain("created_at", Instant),
         column("settled_at", Instant, null=True),
+        column("args", sa.Text, null=True),  # JSON, of a row that plain SQL inserted, until a relay makes its message
+        column("kwargs", sa.Text, null=True),
         sa.UniqueConstraint("namespace", "dispatch_key", name=f"{prefix}row_dispatch_key"),
         sqlite_autoincrement=True,
     )
