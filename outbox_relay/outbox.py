@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from celery import Celery
     from sqlalchemy import Engine
+    from sqlalchemy.ext.asyncio import AsyncEngine
 
     from outbox_relay.core.row import Staged
 
@@ -196,13 +197,13 @@ class Outbox:
         await aonce(self.app, lambda: self.tables, connection, bind)
 
     @staticmethod
-    def configure_sqlite(engine: Engine) -> None:
-        """Give an engine on SQLite honest transactions; call it once, right after ``create_engine``.
+    def configure_sqlite(engine: Engine | AsyncEngine) -> None:
+        """Give an engine on SQLite, sync or async, honest transactions; call it once, right after ``create_engine``.
 
         Python's sqlite3 sends no BEGIN before a SAVEPOINT, so that what is staged in a savepoint could survive the
         rollback of the transaction around it.
         """
-        configure_sqlite(engine)
+        configure_sqlite(getattr(engine, "sync_engine", engine))
 
     def _given(self, connection: Any) -> Any:
         return self.session() if connection is None and self.session is not None else connection

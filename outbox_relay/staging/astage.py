@@ -22,6 +22,9 @@ from outbox_relay.staging.stage import Stager, refuse_eager
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable
 
+    import sqlalchemy as sa
+    from sqlalchemy.orm import Session
+
     from outbox_relay.core.row import NewRow, Staged
     from outbox_relay.staging.options import Options
 
@@ -54,8 +57,12 @@ async def inside(target: Any, work: Callable[[Any], T]) -> T:
 class AsyncCapture(Capture):
     """The sink of one block of async code: rows wait in a buffer for their transaction's commit."""
 
+    def __init__(self, stager: Stager, target: Session | sa.Connection, options: Options, bind: Any) -> None:
+        super().__init__(stager, target, options, bind)
+        self._buffer = buffer_of(target)  # listens from now on: it cannot begin to in the middle of a commit
+
     def put(self, row: NewRow) -> None:
-        buffer_of(self._target).add(transaction_of(self._target), self._insert, row)
+        self._buffer.add(transaction_of(self._target), self._insert, row)
 
     def _insert(self, rows: list[NewRow]) -> None:
         self._stager.insert(self._target, rows, self._bind)
