@@ -5,18 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from outbox_relay.core.keeping import Kept, holds, kept_back, line, standing
 from outbox_relay.core.lifecycle import Status
-from outbox_relay.core.wording import age, brief, instant, span
+from outbox_relay.core.wording import age, brief, counted, instant, names, span
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
     from datetime import datetime, timedelta
 
     from outbox_relay.core.processes import RelayInfo, WorkerInfo
     from outbox_relay.core.row import RowDetail
 
 SWEEP_LOOP = "sweep"
-SHOWN = 3
 _REFUSED = "refused by its queue "
 
 
@@ -41,7 +41,10 @@ class QueueSight:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What is known of a row. ``now`` is the database's clock; ``sight`` is of the queue that it was published to."""
+    """What is known of a row. ``now`` is the database's clock; ``sight`` is of the queue that it was published to.
+
+    ``kept`` is what may keep it back; it counts for pending rows only.
+    """
 
     row: RowDetail
     now: datetime
@@ -49,6 +52,7 @@ class Facts:
     workers: Sequence[WorkerInfo]
     run_lease: timedelta
     sight: QueueSight | None = None
+    kept: Kept = Kept()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,23 +103,37 @@ def explain(facts: Facts) -> Explanation:
 
 
 def _pending(facts: Facts) -> tuple[str, str]:
-    row, now = facts.row, facts.now
+    row, now, kept = facts.row, facts.now, facts.kept
     because = _what_came_before(row)
-    if row.parked:
-        return f"it is held{because}", "a relay claims it when it is resumed"
     if row.visible_after > now:
         until = f"{instant(row.visible_after)} ({age(row.visible_after, now)})"
-        return f"it is not due until {until}{because}", "a relay claims it then"
+        held = f"; it is held by {holds(kept, now)}" if kept.holds else ""
+        return f"it is not due until {until}{because}{held}{standing(kept)}", "a relay claims it then" + (
+            ", unless it is still held" if kept.holds else ""
+        )
     if row.expires_at is not None and row.expires_at <= now:
         why = f"it is due, and its own expires passed {age(row.expires_at, now)}"
         return why, "a relay cancels it instead of publishing it"
-    since = f"it has been due for {span(now - row.visible_after)}{because}"
+    if (found := kept_back(row, kept, facts.workers, now)) is not None:
+        why, moves = found
+        return f"it {why}{because}{standing(kept)}", moves
+    return _due(facts, because)
+
+
+def _due(facts: Facts, because: str) -> tuple[str, str]:
+    """Nothing keeps the row back but that a relay has to come to it."""
+    row, kept = facts.row, facts.kept
+    since = f"it has been due for {span(facts.now - row.visible_after)}{because}"
     sweeping = [one for one in facts.relays if one.live and SWEEP_LOOP in one.loops]
     if not sweeping:
-        return f"{since}, and no relay lives that would claim it", "start one: 'outbox relay'"
-    some = _names(one.hostname for one in sweeping)
+        return f"{since}, and no relay lives that would claim it{standing(kept)}", "start one: 'outbox relay'"
+    if row.parked:
+        why = f"{since}, and was held, which it is not any more{standing(kept)}"
+        return why, "a relay puts it back among the due rows at its next look"
+    some = names(one.hostname for one in sweeping)
     moves = "it is claimed in its turn; where that does not come, the broker is away or blocks: see 'outbox check'"
-    return f"{since}, and waits for a relay ({_count(len(sweeping), 'relay')} live: {some})", moves
+    waits = f"waits {line(row, kept)} ({counted(len(sweeping), 'relay')} live: {some})"
+    return f"{since}, and {waits}{standing(kept)}", moves
 
 
 def _what_came_before(row: RowDetail) -> str:
@@ -176,10 +194,10 @@ def _depth(sight: QueueSight) -> str:
 def _served(facts: Facts, queue: str, sight: QueueSight) -> str:
     serving = [one.hostname for one in facts.workers if one.live and queue in one.queues]
     if serving:
-        return f"of the workers that report, {_names(serving)} {'serves' if len(serving) == 1 else 'serve'} that queue"
+        return f"of the workers that report, {names(serving)} {'serves' if len(serving) == 1 else 'serve'} that queue"
     if sight.consumers == 0:
         return "nobody consumes that queue: start a worker for it"
-    consumed = "" if sight.consumers is None else f"{_count(sight.consumers, 'consumer')}, but "
+    consumed = "" if sight.consumers is None else f"{counted(sight.consumers, 'consumer')}, but "
     return f"{consumed}no worker that reports serves it: does one run, with the outbox installed on its app?"
 
 
@@ -224,15 +242,6 @@ def _ended(facts: Facts) -> tuple[str, str | None]:
 
 
 # -- words --------------------------------------------------------------------------------------------------------
-
-
-def _names(names: Iterable[str]) -> str:
-    every = sorted(set(names))
-    return ", ".join(every[:SHOWN]) + (f" and {len(every) - SHOWN} more" if len(every) > SHOWN else "")
-
-
-def _count(number: int, thing: str) -> str:
-    return f"{number} {thing}" if number == 1 else f"{number:,} {thing}s"
 
 
 def _times(number: int) -> str:

@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+SHOWN = 3
 
 
 def instant(value: datetime) -> str:
@@ -32,3 +38,14 @@ def brief(text: str, most: int = 200) -> str:
     """Return the first line of a text, and not too much of it."""
     line = text.strip().partition("\n")[0]
     return line if len(line) <= most else line[: most - 1] + "…"
+
+
+def names(given: Iterable[str]) -> str:
+    """Return a list of names, each once and in order, and not too many of them."""
+    every = sorted(set(given))
+    return ", ".join(every[:SHOWN]) + (f" and {len(every) - SHOWN} more" if len(every) > SHOWN else "")
+
+
+def counted(number: int, thing: str) -> str:
+    """Return a number of things."""
+    return f"{number} {thing}" if number == 1 else f"{number:,} {thing}s"

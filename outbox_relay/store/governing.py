@@ -7,6 +7,7 @@ import time
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from outbox_relay.core.keeping import AHEAD_MOST, Kept
 from outbox_relay.core.lifecycle import Status
 from outbox_relay.core.namespaces import (
     HoldInfo,
@@ -147,11 +148,21 @@ class Governing:
         with self._db.begin(reads=True) as connection:
             return _holds(connection.execute(governing.holds(self._db.tables)))
 
-    def holds_on(self, row: RowDetail) -> list[HoldInfo]:
-        """The holds that keep a row back; ``parked`` is not counted."""
-        parameters = {"workflow": row.workflow_id, "namespace": row.namespace, "task": row.task}
+    def kept(self, row: RowDetail, default_quota: int | None, *, namespace_queues: bool) -> Kept:
+        """What may keep a pending row back."""
+        tables = self._db.tables
+        place = {"namespace": row.namespace, "at": row.visible_after, "id": row.id, "most": AHEAD_MOST}
+        held = {"workflow": row.workflow_id, "namespace": row.namespace, "task": row.task}
         with self._db.begin(reads=True) as connection:
-            return _holds(connection.execute(governing.holds_on(self._db.tables), parameters))
+            found = connection.execute(governing.namespaces(tables, True), {"name": row.namespace}).mappings().first()
+            ahead, others = connection.execute(governing.place_in_line(tables), place).one()
+            return Kept(
+                namespace=None if found is None else _namespace(found, default_quota),
+                holds=_holds(connection.execute(governing.holds_on(tables), held)),
+                ahead=ahead,
+                others=others,
+                namespace_queues=namespace_queues,
+            )
 
     # -- workflows ---------------------------------------------------------------------------------------------------
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from outbox_relay.core.explain import Explanation, Facts, explain, needs_sight
+from outbox_relay.core.keeping import Kept
+from outbox_relay.core.lifecycle import Status
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from outbox_relay.core.explain import QueueSight
+    from outbox_relay.core.namespaces import HoldInfo, NamespaceInfo, WorkflowInfo
     from outbox_relay.core.processes import RelayInfo, WorkerInfo
     from outbox_relay.core.row import RowDetail
     from outbox_relay.settings import Settings
@@ -42,8 +45,14 @@ class Inspection:
 
     def explain_row(self, row: RowDetail) -> Explanation:
         """As :meth:`explain`, for a row at hand."""
+        store, settings = self._store, self._settings
+        kept = Kept()
+        if row.status is Status.PENDING:
+            queues = settings.namespace_queues
+            kept = store.governing.kept(row, settings.default_quota, namespace_queues=queues)
         facts = Facts(
             row=row,
+            kept=kept,
             now=self._store.now(),
             relays=self.relays(),
             workers=self.workers(),
@@ -71,3 +80,15 @@ class Inspection:
     def workers(self) -> list[WorkerInfo]:
         """The workers that have sent a beacon, the latest first."""
         return self._store.workers(self._settings.worker_ttl)
+
+    def namespaces(self) -> list[NamespaceInfo]:
+        """All namespaces, with what they have in flight, due and parked."""
+        return self._store.governing.namespaces(self._settings.default_quota)
+
+    def holds(self) -> list[HoldInfo]:
+        """What is paused, the oldest first."""
+        return self._store.governing.holds()
+
+    def workflow(self, workflow_id: str) -> WorkflowInfo | None:
+        """How far a workflow is; None where none of its rows is kept any more."""
+        return self._store.governing.workflow(workflow_id)

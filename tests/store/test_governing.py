@@ -207,8 +207,8 @@ def test_a_hold_tells_how_many_rows_it_keeps_and_resume_lets_them_go(bench: Benc
         Scope.WORKFLOW: 4,
         Scope.TASK: 1,
     }
-    row = bench.see(other.row_id)
-    assert [one.scope for one in govern.holds_on(row)] == [Scope.WORKFLOW, Scope.TASK]
+    kept = govern.kept(bench.see(other.row_id), None, namespace_queues=True)
+    assert [one.scope for one in kept.holds] == [Scope.WORKFLOW, Scope.TASK]
     assert govern.resume(Scope.TASK, "shop.mail") == 1
     assert not bench.see(other.row_id).parked
     assert govern.resume(Scope.WORKFLOW, "w") == 3
@@ -236,6 +236,19 @@ def test_resume_waits_for_whoever_parks_rows_because_of_the_hold(postgres_bench:
                 resumed.result(timeout=0.3)
         assert resumed.result(timeout=10) == 1
     assert not bench.see(staged.row_id).parked
+
+
+def test_a_rows_place_in_line_is_told(bench: Bench) -> None:
+    first = bench.stage(3, "acme")
+    bench.stage(2)
+    bench.stage(1, "globex")
+    bench.stage(1, "initech", delay=HOUR)
+    last = bench.stage(1, "acme")[0]
+    kept = bench.store.governing.kept(bench.see(last.row_id), 5, namespace_queues=False)
+    assert (kept.ahead, kept.others, kept.namespace_queues) == (3, 2, False)
+    assert kept.namespace is not None
+    assert (kept.namespace.due, kept.namespace.quota) == (4, 5)
+    assert bench.store.governing.kept(bench.see(first[0].row_id), 5, namespace_queues=True).ahead == 0
 
 
 # -- workflows -----------------------------------------------------------------------------------------------------

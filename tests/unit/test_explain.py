@@ -10,7 +10,9 @@ from uuid import UUID
 import pytest
 
 from outbox_relay.core.explain import Explanation, Facts, QueueSight, explain, needs_sight, refused_by
+from outbox_relay.core.keeping import Kept
 from outbox_relay.core.lifecycle import Status
+from outbox_relay.core.namespaces import HoldInfo, NamespaceInfo, NamespaceState, PlacementKind, Scope
 from outbox_relay.core.processes import RelayInfo, WorkerInfo
 from outbox_relay.core.row import RowDetail
 
@@ -81,6 +83,21 @@ WORKER = WorkerInfo(
     started_at=NOON - 60 * MINUTE,
     last_seen_at=NOON - 40 * SECOND,
 )
+ACME = NamespaceInfo(
+    namespace="acme",
+    state=NamespaceState.ACTIVE,
+    placement=PlacementKind.UNPLACED,
+    nodes=(),
+    max_in_flight=None,
+    quota=None,
+    in_flight=0,
+    due=1,
+    parked=0,
+    oldest_due_at=NOON - 3 * SECOND,
+    held=False,
+    created_at=NOON - 60 * MINUTE,
+    last_seen_at=None,
+)
 CLAIMED = replace(
     PENDING,
     status=Status.CLAIMED,
@@ -141,9 +158,92 @@ def test_a_rearmed_row_says_that_its_lease_ended() -> None:
 
 
 def test_a_row_that_is_held_or_whose_expires_passed_says_so() -> None:
-    assert explained(replace(PENDING, parked=True)).why == "it is held"
+    hold = HoldInfo(scope=Scope.NAMESPACE, value="acme", reason="moving\nhouse", created_at=NOON - MINUTE, parked=9)
+    said = explained(replace(PENDING, parked=True), kept=Kept(holds=[hold]))
+    assert said.sentence == (
+        "row 7 (shop.charge) is pending: it is held by namespace acme since 2030-01-01 11:59:00.000Z, 1m 0s ago "
+        "(moving); 'outbox resume --namespace acme' lets it go on"
+    )
+    other = replace(hold, scope=Scope.TASK, value="shop.charge", reason=None)
+    said = explained(PENDING, kept=Kept(holds=[hold, other]))
+    assert " and by task shop.charge since 2030" in said.why
+    assert said.moves == "'outbox resume --namespace acme' and 'outbox resume --task shop.charge' let it go on"
+    said = explained(replace(PENDING, visible_after=NOON + MINUTE), kept=Kept(holds=[hold]))
+    assert "it is not due until 2030-01-01 12:01:00.000Z (in 1m 0s); it is held by namespace acme" in said.why
+    assert said.moves == "a relay claims it then, unless it is still held"
     said = explained(replace(PENDING, expires_at=NOON - MINUTE), relays=(RELAY,))
     assert said.moves == "a relay cancels it instead of publishing it"
+
+
+def test_a_row_that_is_parked_and_not_held_any_more_comes_back_by_itself() -> None:
+    said = explained(replace(PENDING, parked=True), relays=(RELAY,))
+    assert said.why == "it has been due for 3.0s, and was held, which it is not any more"
+    assert said.moves == "a relay puts it back among the due rows at its next look"
+
+
+def test_a_row_waits_for_one_of_the_nodes_that_its_namespace_is_pinned_to() -> None:
+    row = replace(PENDING, namespace="acme")
+    kept = Kept(namespace=replace(ACME, placement=PlacementKind.PINNED, nodes=("n1", "n2", "n3")))
+    gone = replace(WORKER, node="n1", queues=("acme:celery", "acme:celery@n1"), live=False)
+    elsewhere = replace(WORKER, node="n2", queues=("mail@n2",))
+    said = explained(row, kept=kept, relays=(RELAY,), workers=(gone, elsewhere))
+    assert said.why == (
+        "it waits for a worker on one of the nodes n1, n2, n3 that its namespace acme is pinned to; none lives that "
+        "serves its task queue celery (n1 last seen 40s ago, n2 lives and does not serve that queue, n3 never seen)"
+    )
+    assert said.moves == (
+        "a worker with '--outbox-node n1' brings it on, or 'outbox placement clear acme' lets it go anywhere"
+    )
+    assert "behind" not in explained(row, kept=kept, relays=(RELAY,), workers=(replace(gone, live=True),)).why
+    shared = replace(gone, live=True, queues=("celery@n1",))
+    assert "none lives" in explained(row, kept=kept, relays=(RELAY,), workers=(shared,)).why
+    said = explained(row, kept=replace(kept, namespace_queues=False), relays=(RELAY,), workers=(shared,))
+    assert said.why.startswith("it has been due")
+    preferring = Kept(namespace=replace(ACME, placement=PlacementKind.PREFER, nodes=("n1",)))
+    assert explained(row, kept=preferring, relays=(RELAY,)).why.startswith("it has been due")
+
+
+def test_a_row_whose_own_node_is_outside_the_pinned_ones_says_so() -> None:
+    kept = Kept(namespace=replace(ACME, placement=PlacementKind.PINNED, nodes=("n1", "n2")))
+    said = explained(replace(PENDING, namespace="acme", node="box-7"), kept=kept, relays=(RELAY,))
+    assert said.why == (
+        "it waits, because its own node box-7 is not one of the nodes n1, n2 that its namespace acme is pinned to"
+    )
+    assert said.moves == "'outbox placement pin acme n1 n2 box-7' lets it go there"
+    assert explained(replace(PENDING, namespace="acme", node="n2"), kept=kept, relays=(RELAY,)).why.startswith("it has")
+
+
+def test_a_row_waits_where_the_quota_of_its_namespace_is_used_up() -> None:
+    row = replace(PENDING, namespace="acme")
+    full = replace(ACME, max_in_flight=5, quota=5, in_flight=5)
+    said = explained(row, kept=Kept(namespace=full), relays=(RELAY,))
+    assert said.why == "it waits, because the quota of its namespace acme is used up: 5 of 5 are in flight"
+    assert said.moves == "it is claimed in its turn when one of them ends; 'outbox quota acme N' changes the quota"
+    by_default = Kept(namespace=replace(full, max_in_flight=None))
+    assert explained(row, kept=by_default).why.endswith("5 of 5 by default are in flight")
+    assert explained(row, kept=Kept(namespace=replace(full, in_flight=4))).why.startswith("it has been due")
+
+
+def test_a_row_of_a_deprecated_namespace_runs_and_says_so() -> None:
+    kept = Kept(namespace=replace(ACME, state=NamespaceState.DEPRECATED))
+    said = explained(replace(PENDING, namespace="acme"), kept=kept, relays=(RELAY,))
+    assert said.why.endswith("; its namespace acme is deprecated: it takes no new rows, and runs what it has")
+
+
+def test_a_due_row_says_who_is_before_it() -> None:
+    row = replace(PENDING, namespace="acme")
+    for ahead, others, words in (
+        (0, 0, "and waits for a relay"),
+        (1, 0, "and waits its turn, behind 1 row of namespace acme ("),
+        (
+            1_200,
+            3,
+            "and waits its turn, behind 1,200 rows of namespace acme and those of 3 other namespaces (",
+        ),
+        (0, 1, "and waits its turn, behind rows of another namespace ("),
+        (10_000, 0, "and waits its turn, behind 10,000 rows or more of namespace acme ("),
+    ):
+        assert words in explained(row, kept=Kept(namespace=ACME, ahead=ahead, others=others), relays=(RELAY,)).why
 
 
 # -- claimed ------------------------------------------------------------------------------------------------------

@@ -261,3 +261,29 @@ def workflow_failed(tables: Tables) -> sa.Select[Any]:
         .order_by(row.c.ordinal, row.c.id)
         .limit(SAMPLE)
     )
+
+
+# -- one row's place ---------------------------------------------------------------------------------------------------
+
+
+@statement
+def place_in_line(tables: Tables) -> sa.Select[Any]:
+    """How many due rows of its namespace come before a row (up to ``most``), and how many others have due rows."""
+    row, namespace = tables.row, tables.namespace
+    mine = sa.bindparam("namespace", type_=sa.Text())
+    at, id_ = sa.bindparam("at", type_=Instant()), sa.bindparam("id", type_=sa.BigInteger())
+    before = sa.or_(row.c.visible_after < at, sa.and_(row.c.visible_after == at, row.c.id < id_))
+    some = (
+        sa.select(number(1).label("one"))
+        .where(due(tables), row.c.namespace == mine, row.c.visible_after <= at, before)
+        .limit(sa.bindparam("most", type_=sa.BigInteger()))
+        .subquery("some")
+    )
+    is_due = sa.select(number(1)).where(
+        due(tables), row.c.namespace == namespace.c.namespace, row.c.visible_after <= now()
+    )
+    others = sa.select(sa.func.count()).select_from(namespace).where(namespace.c.namespace != mine, is_due.exists())
+    return sa.select(
+        sa.select(sa.func.count()).select_from(some).scalar_subquery().label("ahead"),
+        others.scalar_subquery().label("others"),
+    )
