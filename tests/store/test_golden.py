@@ -27,6 +27,7 @@ from outbox_relay.store.statements import (
     register,
     settling,
     staging,
+    takeback,
 )
 
 if TYPE_CHECKING:
@@ -40,7 +41,19 @@ DIALECTS: dict[str, sa.Dialect] = {
     "sqlite": sqlite.dialect(),  # type: ignore[no-untyped-call]
 }
 TABLES = build()
-MODULES = (claiming, directives, parking, publishing, settling, rearming, register, staging, operating, governing)
+MODULES = (
+    claiming,
+    directives,
+    parking,
+    publishing,
+    settling,
+    rearming,
+    register,
+    staging,
+    operating,
+    governing,
+    takeback,
+)
 NARROW = claiming.Narrow(guarded=True, sharded=True)
 FILTERED = frozenset({"ids", "namespace", "task", "workflow_id", "error"})
 
