@@ -87,7 +87,8 @@ def test_acknowledging_over_a_connection_that_broke_is_an_error_and_the_queue_ha
     taken = drain.take(3)
     assert slow_lane.proxy is not None
     slow_lane.proxy.cut()
-    eventually(lambda: Drain(slow_lane.connection, QUEUE).open() == 3, 10)
+    look = slow_lane.connection.default_channel
+    eventually(lambda: look.queue_declare(QUEUE, passive=True).message_count == 3, 10)
     with pytest.raises(DrainError):
         drain.acknowledge(taken)
     drain.give_back()
