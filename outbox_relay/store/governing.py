@@ -81,7 +81,10 @@ class Governing:
             return bool(changed.rowcount)
 
     def register_strangers(self) -> list[str]:
-        """Register namespaces that have rows and were left to a transaction that rolled back; returns their names."""
+        """Register namespaces that have rows and that nobody registered; returns their names.
+
+        Their first user left that to a transaction that rolled back, or inserted the rows in plain SQL.
+        """
         db = self._db
         with db.begin(reads=True) as connection:
             names = list(connection.execute(governing.stranger_names(db.tables)).scalars())

@@ -14,7 +14,7 @@ from outbox_relay.store.statements.parts import cleared, due, number, statement
 if TYPE_CHECKING:
     from outbox_relay.store.schema import Tables
 
-_HIDDEN = {"body", "headers", "properties", "content_hash"}
+_HIDDEN = {"body", "headers", "properties", "content_hash", "args", "kwargs"}
 
 
 @statement
