@@ -55,7 +55,7 @@ def insert_rows(
     dialect = connection.dialect.name
     if dialect not in (POSTGRESQL, SQLITE):
         raise StoreError(f"the outbox does not stage on {dialect!r}: its databases are PostgreSQL and SQLite")
-    unique = _first_of_each_key(rows, sort=sort)
+    unique = {rows[0].key: rows[0]} if len(rows) == 1 else _first_of_each_key(rows, sort=sort)
     try:
         fresh = _namespaces(connection, tables, unique, open_namespaces=open_namespaces)
         known = _insert(connection, tables, unique, fresh, wake=wake)
@@ -86,7 +86,7 @@ def _namespaces(connection: Connection, tables: Tables, rows: Iterable[_Key], *,
 
     Where they are open, PostgreSQL registers them and looks at their state in the statement that inserts the rows.
     """
-    names = sorted({namespace for namespace, _ in rows} - {DEFAULT_NAMESPACE})
+    names = sorted({namespace for namespace, _ in rows if namespace != DEFAULT_NAMESPACE})
     dialect = connection.dialect.name
     if not names or (open_namespaces and dialect == POSTGRESQL):
         return names
@@ -127,6 +127,8 @@ def _insert(
                 known[key] = Staged(row_id=row_id, task_id=rows[key].task_id, dispatch_key=dispatch_key, created=True)
             if fresh and connection.dialect.name == POSTGRESQL:
                 _refuse_deprecated(connection, tables, known, inserted)
+        if len(known) == len(rows):
+            return known
         missing = [key for key in missing if key not in known]
         if not missing:
             return known
