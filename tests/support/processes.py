@@ -19,6 +19,9 @@ from tests.support.waiting import eventually
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+MOST_PROCESSES = 20
+SHARE = 100  # ports in a row that belong to one test process
+
 # Waits for the end of its standard input, which comes with the end of the test session, even by SIGKILL. Then it ends
 # what is left of the servers: a process counts only where it works in this session's folder.
 _KEEPER = """
@@ -170,10 +173,13 @@ def _version(path: Path) -> list[int]:
 def free_port() -> int:
     """A port that nobody listens on, below those that outgoing connections take.
 
-    A client that dials a port of the ephemeral range again and again while its server is down may meet itself.
+    A client that dials a port of the ephemeral range again and again while its server is down may meet itself. Each of
+    several test processes has ports of its own: none takes one that another has found free, or that a server of
+    another, which is down for the moment, will listen on again.
     """
     for _ in range(200):
-        port = random.SystemRandom().randrange(20_000, 32_000)
+        port = random.SystemRandom().randrange(20_000 + SHARE * _test_process(), 32_000, SHARE * MOST_PROCESSES)
+        port += random.SystemRandom().randrange(SHARE)
         with socket.socket() as probe:
             try:
                 probe.bind(("127.0.0.1", port))
@@ -181,6 +187,11 @@ def free_port() -> int:
                 continue
             return port
     raise RuntimeError("no free port from 20000 to 32000")
+
+
+def _test_process() -> int:
+    """The number of this process among those that share the tests; see OUTBOX_TEST_PROCESSES in bin/test."""
+    return int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % MOST_PROCESSES
 
 
 def answers(port: int) -> bool:
