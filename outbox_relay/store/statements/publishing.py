@@ -71,7 +71,7 @@ def mark_final(tables: Tables, dialect: str) -> sa.Update:
 @statement
 def release(tables: Tables, dialect: str) -> sa.Update:
     """Rows that were not sent are due again at once."""
-    changes = {**cleared(), "status": literal("pending"), "visible_after": now()}
+    changes = {**cleared(), "status": literal("pending"), "parked": sa.false(), "visible_after": now()}
     return _fenced(tables, dialect, changes)
 
 
@@ -81,6 +81,7 @@ def postpone(tables: Tables, dialect: str) -> sa.Update:
     changes = {
         **cleared(),
         "status": literal("pending"),
+        "parked": sa.false(),
         "visible_after": after(sa.bindparam("delay", type_=sa.Float())),
         "error": sa.bindparam("reason", type_=sa.Text()),
     }

@@ -76,6 +76,7 @@ def settle_again(tables: Tables, dialect: str) -> sa.Update:
                 **CALM,
                 **{name: moved.c[name] for name in ("attempt", "failures", "retries", "error")},
                 "status": literal("pending"),
+                "parked": sa.false(),
                 "visible_after": after(moved.c.delay),
             }
         )
