@@ -156,11 +156,15 @@ def _connect(connection: Any, address: str) -> Iterator[Finding]:
 def processes(outbox: Outbox) -> Iterator[Finding]:
     """Look for live relays and workers, and for what they could not do."""
     store = outbox.store
-    relays = [one.hostname for one in store.relays() if one.live]
+    relays = [one.hostname for one in store.relays() if one.live and not one.waits]
     workers = [one.hostname for one in store.workers(outbox.settings.worker_ttl) if one.live]
+    waiting = [one.hostname for one in store.relays() if one.live and one.waits]
+    if waiting:
+        cure = "see what is said of the broker here, and in the relay's log"
+        yield warning("relays", f"waiting for the broker: {', '.join(sorted(set(waiting)))}", cure)
     if relays:
         yield fine("relays", f"{len(relays)} live: {', '.join(sorted(set(relays)))}")
-    else:
+    elif not waiting:
         yield warning("relays", "no relay lives: nothing is published", f"run {command('relay')}")
     if workers:
         yield fine("workers", f"{len(workers)} report: {', '.join(sorted(workers))}")

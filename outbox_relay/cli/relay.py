@@ -11,7 +11,7 @@ import click
 from celery.bin.base import LOG_LEVEL
 
 from outbox_relay.cli.advice import Level, advise
-from outbox_relay.cli.session import Refused, open_outbox, open_store, require_broker_driver, verb
+from outbox_relay.cli.session import Refused, open_outbox, require_broker_driver, verb
 from outbox_relay.relay.service import Relay
 
 ABOUT_THE_BROKER = ("broker", "queues")
@@ -46,7 +46,6 @@ def relay(
     outbox.require_enabled()
     require_broker_driver(outbox.app)
     outbox.app.log.setup_logging_subsystem(loglevel=loglevel, logfile=logfile)
-    open_store(outbox)
     for finding in advise(outbox.app, outbox.settings):
         if finding.level is Level.WARNING and finding.subject in ABOUT_THE_BROKER:
             outbox.events.emit("relay.warning", text=f"{finding.text}; {finding.cure}")

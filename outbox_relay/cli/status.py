@@ -11,6 +11,7 @@ from outbox_relay.cli.output import facts, note, print_json, print_table, say, t
 from outbox_relay.cli.rows import count
 from outbox_relay.cli.session import command, json_option, open_outbox, open_store, verb
 from outbox_relay.core.lifecycle import Status
+from outbox_relay.core.processes import WAITS
 from outbox_relay.core.wording import span
 from outbox_relay.settings import ENABLE_HINT
 
@@ -76,8 +77,12 @@ def rows_of(counts: Mapping[str, int]) -> Iterator[tuple[str, str]]:
 def processes_of(relays: Sequence[RelayInfo], found: Sequence[WorkerInfo]) -> Iterator[tuple[str, str]]:
     """Say how many relays and workers live."""
     for name, all_ in (("relays", relays), ("workers", found)):
-        live = [one.hostname for one in all_ if one.live]
+        live = [_named(one) for one in all_ if one.live]
         yield name, f"{len(live)} live" + (f"  ({', '.join(sorted(set(live)))})" if live else "")
+
+
+def _named(process: RelayInfo | WorkerInfo) -> str:
+    return f"{process.hostname} {WAITS}" if getattr(process, "waits", False) else process.hostname
 
 
 def worries(
@@ -88,6 +93,8 @@ def worries(
         yield f"the outbox is dormant: {ENABLE_HINT}"
     elif counts.get("due") and not any(relay.live for relay in relays):
         yield f"rows are due and no relay lives: run '{command('relay')}'"
+    elif any(relay.live for relay in relays) and all(relay.waits for relay in relays if relay.live):
+        yield f"no relay reaches the broker: see '{command('check')}'"
     elif counts["claimed"] and not any(worker.live for worker in found):
         yield "rows are claimed and no worker reports: is the outbox installed on the workers' app, and do they run?"
 

@@ -9,6 +9,8 @@ if TYPE_CHECKING:
     from datetime import datetime
     from uuid import UUID
 
+WAITS = "waits for its broker"  # stands for the loops of a relay that has none of them at work
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RelayInfo:
@@ -28,6 +30,11 @@ class RelayInfo:
     applied_at: datetime | None
     marker: UUID | None
     marker_at: datetime | None
+
+    @property
+    def waits(self) -> bool:
+        """Whether it does nothing, since its broker is away."""
+        return self.loops == WAITS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,7 +31,7 @@ class Pulse:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._seen: dict[str, tuple[float, float]] = {}
-        self._troubles: dict[str, str] = {}
+        self._troubles: dict[str, str] = {"start": "the relay is starting"}
 
     def beat(self, loop: str, within: float) -> None:
         """``loop`` came round, and should do so again ``within`` that many seconds."""
@@ -40,6 +40,8 @@ class Pulse:
     def on_event(self, event: Event) -> None:
         """Note what keeps the relay from its work: the subscriber that readiness is read from."""
         what, _, change = event.name.partition(".")
+        if event.name == "relay.started":
+            self._troubles.pop("start", None)
         if what in ("broker", "store") and change in ("lost", "blocked"):
             self._troubles[what] = str(event)
         elif what in ("broker", "store") and change in ("back", "unblocked"):

@@ -155,7 +155,7 @@ class Rearm:
             return "the marker has not come back"
         for instance in round_.relays | {self._parts.instance}:
             relay = relays.get(instance)
-            if relay is None or not relay.live:  # what it held goes back to the queue, behind this marker
+            if relay is None or not _settles(relay):  # what it held goes back to the queue, behind this marker
                 return f"relay {instance} has gone in the meantime"
             if relay.applied_at is None or relay.applied_at < own.marker_at:
                 if instance == self._parts.instance:

@@ -14,17 +14,16 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from kombu.exceptions import KombuError
-
 from outbox_relay.core.leases import Leases, relay_live_for
-from outbox_relay.errors import PublishError, SettingsError, StoreAway
+from outbox_relay.core.processes import WAITS
+from outbox_relay.errors import SettingsError, StoreAway
 from outbox_relay.publish.peek import Depths
 from outbox_relay.publish.publisher import expires_messages, open_publisher
+from outbox_relay.relay.arrival import Arrival
 from outbox_relay.relay.health import HealthServer, Pulse, Tally
 from outbox_relay.relay.inbox import Inbox, broker_heartbeat, consumer_connection
 from outbox_relay.relay.loops import Loop
-from outbox_relay.relay.outages import OneVoice, Outage
-from outbox_relay.relay.ownership import NotTheOwnerError, own
+from outbox_relay.relay.outages import OneVoice
 from outbox_relay.relay.parts import Parts
 from outbox_relay.relay.reading import Reading
 from outbox_relay.relay.rearm import Rearm
@@ -85,6 +84,7 @@ class Relay:
         self._ends: queue.SimpleQueue[str] = queue.SimpleQueue()  # its put() may be called by a signal handler
         self._signals = 0
         self._died = False
+        self._signed_at = self._sign_waiting_at = float("-inf")
         self.stuck = False  # whether a loop of it has not come to its end, so that its process must be made to
 
     # -- from start to end ------------------------------------------------------------------------------------------
@@ -92,19 +92,19 @@ class Relay:
     def run(self) -> int:
         """Run until :meth:`stop`, SIGTERM or SIGINT; return the exit code. A second signal ends the process at once.
 
+        Where the database or the broker is away at the start, it waits for them.
+
         Raises:
-            StoreError: the database is away, or its tables do not fit.
+            StoreError: the database refuses this user, password or name, or its tables do not fit.
             NotTheOwnerError: another outbox owns this outbox's name on the broker.
         """
-        parts, events = self._parts, self._outbox.events
-        parts.store.check_schema()
-        outbox_id = parts.store.outbox_id()
+        events = self._outbox.events
         events.subscribe(self._pulse.on_event)
         events.subscribe(self._tally.on_event)
         restore = self._watch_signals()
         health = self._serve_health()
         try:
-            if not self._own_name(outbox_id):
+            if not self._arrive():
                 return 0
             self._build()
             waker = self._listen()
@@ -168,35 +168,24 @@ class Relay:
             text = f"did not drain in time: {', '.join(late)}; what it had claimed is re-armed when the leases end"
             self._outbox.events.emit("relay.warning", text=text)
             return False
-        with contextlib.suppress(StoreAway):
-            self._parts.store.relay_gone(self.instance)
+        self._leave()
         return True
 
-    # -- the name on the broker -------------------------------------------------------------------------------------
-
-    def _own_name(self, outbox_id: UUID) -> bool:
-        """Wait for the broker, and make sure that the name is ours; false where we were told to stop meanwhile."""
-        app, events = self._parts.app, self._outbox.events
-        connection = app.connection_for_write()
-        publisher = open_publisher(app)
-        outage = Outage(events, "broker", broker=connection.as_uri())
-        lost = (*connection.connection_errors, *connection.channel_errors, KombuError, OSError, PublishError)
+    def _arrive(self) -> bool:
+        """Find the database and the broker; false where we were told to stop meanwhile."""
+        arrival = Arrival(self._parts, lambda within: self._told_to_stop(within) is not None, self._sign_as)
+        outbox_id = arrival.find_store()
+        owned = False
         try:
-            while True:
-                try:
-                    own(connection, publisher, self._parts.settings.name, outbox_id, take_over=self._take_over)
-                except NotTheOwnerError:
-                    raise
-                except lost as error:
-                    connection.collect()
-                    if self._told_to_stop(within=outage.goes_on(error)) is not None:
-                        return False
-                else:
-                    outage.is_over()
-                    return True
+            owned = outbox_id is not None and arrival.own_name(outbox_id, take_over=self._take_over)
         finally:
-            publisher.close()
-            connection.release()
+            if not owned and arrival.signed:
+                self._leave()
+        return owned
+
+    def _leave(self) -> None:
+        with contextlib.suppress(StoreAway):
+            self._parts.store.relay_gone(self.instance)
 
     def _told_to_stop(self, within: float) -> str | None:
         """Wait to be told to stop; return why, or None."""
@@ -231,7 +220,8 @@ class Relay:
         inbox = Inbox(connection, [queues.settlements, queues.beacons, queues.relay], parts.outages.voice())
         subscriptions = Subscriptions(parts)
         self._look_at_namespaces = subscriptions.look
-        settle = Settle(parts, inbox, self._reading, sign_on=self._sign, wish=self._wish, on_beacon=subscriptions.note)
+        told: dict[str, Any] = {"sign_on": self._sign, "waits": self._sign_waiting}
+        settle = Settle(parts, inbox, self._reading, wish=self._wish, on_beacon=subscriptions.note, **told)
         watch = Watch(app, Depths(app), parts.leases.queue, parts.store.published_at)
         publisher = open_publisher(app)
         rearm = Rearm(parts, publisher, watch, self._reading, hurry=settle.hurry, woken=self._wake)
@@ -243,9 +233,19 @@ class Relay:
         self._loops[name] = Loop(name, tick, on_death=self._on_death, pulse=self._pulse, **options)
 
     def _sign(self, applied: datetime | None) -> None:
-        self._parts.store.relay_seen(
-            self.instance, self.hostname, " ".join(self.loop_names), self._live_for, applied=applied
-        )
+        self._sign_as(" ".join(self.loop_names), applied)
+        self._signed_at = time.monotonic()
+
+    def _sign_waiting(self) -> None:
+        """The broker has been away for so long that this relay does not count as one that settles any more."""
+        lapsed_at = self._signed_at + self._live_for.total_seconds()
+        if time.monotonic() >= max(lapsed_at, self._sign_waiting_at):
+            self._sign_waiting_at = time.monotonic() + self._parts.leases.heartbeat.total_seconds()
+            with contextlib.suppress(StoreAway):
+                self._sign_as(WAITS)
+
+    def _sign_as(self, loops: str, applied: datetime | None = None) -> None:
+        self._parts.store.relay_seen(self.instance, self.hostname, loops, self._live_for, applied=applied)
 
     def _register(self) -> float:
         """The loop of a relay that does not settle: it only says that it lives."""

@@ -45,7 +45,8 @@ class Settle:
     """The settling loop of a relay. Call :meth:`tick` again and again; it says when to call it next.
 
     ``sign_on`` signs the register of relays: this one lives, and has applied all that it had received by an instant of
-    the database's clock. ``wish`` is called with the name of a task that beat sent to the relay.
+    the database's clock. ``wish`` is called with the name of a task that beat sent to the relay, ``waits`` at each try
+    to reach a broker that is away.
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class Settle:
         sign_on: Callable[[datetime | None], None],
         wish: Callable[[str], None],
         on_beacon: Callable[[Beacon], None],
+        waits: Callable[[], None] = lambda: None,
     ) -> None:
         self._parts = parts
         self._store = parts.store
@@ -66,6 +68,7 @@ class Settle:
         self._sign_on = sign_on
         self._wish = wish
         self._on_beacon = on_beacon
+        self._waits = waits
         self._outage = Outage(parts.outages.voice(), "store")
         self._wait = min(WAIT, parts.leases.heartbeat.total_seconds() / 2)
         self._sign_at = 0.0
@@ -76,6 +79,7 @@ class Settle:
             return delay
         if delay := self._inbox.open():
             self._reading.breaks()
+            self._waits()
             return delay
         try:
             messages = self._inbox.receive(self._wait, MESSAGES)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ import sqlalchemy as sa
 from celery import Celery
 
 from outbox_relay import Outbox, Staged
+from tests.support.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -141,6 +143,31 @@ class Shop:
         result = self.outbox(*arguments)
         assert result.code == 0, result
         return result
+
+
+@contextmanager
+def running(shop: Shop, *arguments: str, until: str, app: str = "shop") -> Iterator[subprocess.Popen[bytes]]:
+    """A celery process in the shop's folder, once it has said ``until``."""
+    log = shop.folder / f"{arguments[0]}.out"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "celery", "-A", app, *arguments],
+            cwd=shop.folder,
+            env=clean_environment(),
+            stdout=output,
+            stderr=output,
+        )
+    try:
+        eventually(lambda: until in log.read_text(), within=30, what=f"{until!r} in the log")
+        yield process
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(timeout=30)
+        finally:
+            process.kill()
+            process.wait()
 
 
 def clean_environment() -> dict[str, str]:

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from celery import signature
 
 from outbox_relay.environment import configuration
-from tests.cli.test_relay import running
+from tests.cli.conftest import running
 from tests.support.waiting import eventually
 
 if TYPE_CHECKING:

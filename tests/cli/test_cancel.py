@@ -10,7 +10,7 @@ import pytest
 from outbox_relay.cli.revoke import recipients
 from outbox_relay.core.processes import WorkerInfo
 from outbox_relay.core.row import Cancelled
-from tests.cli.test_relay import running
+from tests.cli.conftest import running
 from tests.support.waiting import eventually
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from uuid import uuid4
 import pytest
 import sqlalchemy as sa
 
-from tests.cli.conftest import clean_environment
+from tests.cli.conftest import clean_environment, running
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Shop
@@ -82,10 +82,15 @@ def test_the_password_is_never_printed(light_shop: Shop) -> None:
     light_shop.configure(
         outbox_database_url="postgresql+psycopg://shop:geheim@127.0.0.1:9/x", broker="amqp://shop:geheim@127.0.0.1:9//"
     )
-    for verb in ("check", "status", "migrate", "relay"):
+    for verb in ("check", "status", "migrate"):
         result = light_shop.outbox(verb)
         assert result.code == 1
         assert "geheim" not in result.out + result.err
+    with running(light_shop, "outbox", "relay", until="it waits, and tries again"):
+        pass
+    said = (light_shop.folder / "outbox.out").read_text()
+    assert "the database is away" in said
+    assert "geheim" not in said
 
 
 def test_settings_that_are_refused_are_named(light_shop: Shop) -> None:

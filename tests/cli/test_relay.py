@@ -2,49 +2,21 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import socket
-import subprocess
-import sys
 import urllib.request
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
+import sqlalchemy as sa
 
-from tests.cli.conftest import clean_environment
+from tests.cli.conftest import running
 from tests.support.processes import free_port
 from tests.support.waiting import eventually
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from tests.cli.conftest import Shop
-
-
-@contextmanager
-def running(shop: Shop, *arguments: str, until: str, app: str = "shop") -> Iterator[subprocess.Popen[bytes]]:
-    """A celery process in the shop's folder, once it has said ``until``."""
-    log = shop.folder / f"{arguments[0]}.out"
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "celery", "-A", app, *arguments],
-            cwd=shop.folder,
-            env=clean_environment(),
-            stdout=output,
-            stderr=output,
-        )
-    try:
-        eventually(lambda: until in log.read_text(), within=30, what=f"{until!r} in the log")
-        yield process
-    finally:
-        if process.poll() is None:
-            process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(timeout=30)
-        finally:
-            process.kill()
-            process.wait()
 
 
 @pytest.mark.parametrize("only", [(), ("--only", "sweep"), ("--only", "settle")])
@@ -74,6 +46,30 @@ def test_a_health_port_that_is_taken_is_told(light_shop: Shop) -> None:
         result = light_shop.outbox("relay", "--health-port", str(port))
     assert result.code == 1
     assert str(port) in result.err
+
+
+def test_a_relay_ends_at_once_where_the_database_refuses_it(big_shop: Shop) -> None:
+    """Waiting would not help."""
+    url = sa.make_url(big_shop.database)
+    for wrong, says in ((url.set(database="nosuch"), "nosuch"), (url.set(username="nobody"), "nobody")):
+        big_shop.configure(outbox_database_url=wrong.render_as_string(hide_password=False))
+        result = big_shop.outbox("relay")
+        assert result.code == 1
+        assert f'"{says}" does not exist' in result.err.splitlines()[-1]
+
+
+def test_a_relay_that_waits_for_its_broker_is_seen(light_shop: Shop) -> None:
+    light_shop.ok("migrate")
+    light_shop.stage("charge")
+    light_shop.configure(broker="amqp://127.0.0.1:9//")
+    with running(light_shop, "outbox", "relay", until="it waits, and tries again"):
+        (relay,) = eventually(lambda: light_shop.ok("status", "--json").json["relays"], within=20)
+        assert relay["loops"] == "waits for its broker"
+        told = light_shop.ok("status")
+        assert re.search(r"relays +1 live +\(\S+ waits for its broker\)", told.out)
+        assert "no relay reaches the broker" in told.err
+        assert "waiting for the broker" in light_shop.outbox("check").out
+    assert light_shop.ok("status", "--json").json["relays"] == []
 
 
 @pytest.mark.parametrize("arguments", [("--only", "both"), ("--health-port", "0"), ("--loglevel", "LOUD")])

@@ -59,11 +59,12 @@ class Bench:
 def open_bench(tmp_path: Path) -> Iterator[OpenBench]:
     opened: list[Bench] = []
 
-    def open_(database_url: str, broker_url: str, **conf: Any) -> Bench:
+    def open_(database_url: str, broker_url: str, *, migrate: bool = True, **conf: Any) -> Bench:
         app = Celery("shop", broker=broker_url, set_as_current=False)
         app.conf.update(outbox_enabled=True, outbox_database_url=database_url, task_default_queue="shop", **conf)
         outbox = Outbox(app)
-        outbox.store.migrate()
+        if migrate:
+            outbox.store.migrate()
         engine = sa.create_engine(database_url)
         if engine.dialect.name == "sqlite":
             outbox.configure_sqlite(engine)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import threading
 import urllib.error
 import urllib.request
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,22 +17,30 @@ from outbox_relay.errors import SettingsError
 from outbox_relay.relay.health import HealthServer, Metrics, Pulse, Tally
 from outbox_relay.relay.service import Relay
 from tests.support.processes import free_port
+from tests.support.proxy import Proxy
 from tests.support.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tests.relay.conftest import Bench, OpenBench
-    from tests.support.servers import Postgres
+    from tests.support.servers import Postgres, RabbitMQ
 
 
 @contextmanager
 def running(bench: Bench, **options: Any) -> Iterator[Relay]:
+    with begun(bench, **options) as relay:
+        eventually(lambda: bench.said("relay.started"), 20)
+        yield relay
+
+
+@contextmanager
+def begun(bench: Bench, **options: Any) -> Iterator[Relay]:
+    """A relay that may still wait for what it needs."""
     relay, codes = Relay(bench.outbox, **options), []
     thread = threading.Thread(target=lambda: codes.append(relay.run()))
     thread.start()
     try:
-        eventually(lambda: bench.said("relay.started"), 20)
         yield relay
     finally:
         relay.stop()
@@ -88,6 +98,78 @@ def test_liveness_is_not_tied_to_the_database_and_readiness_is(
         finally:
             postgres.start()
         eventually(lambda: get(port, "/readyz")[0] == 200, 20)
+
+
+def test_a_relay_that_starts_without_its_database_waits_for_it(
+    open_bench: OpenBench, postgres: Postgres, postgres_url: str, embedded_url: str
+) -> None:
+    """It says so once, lives, and is not ready."""
+    open_bench(postgres_url, embedded_url)  # makes the tables
+    proxy = Proxy(postgres.port)
+    proxy.shut()
+    port = free_port()
+    try:
+        bench = open_bench(proxy.url(postgres_url), embedded_url, migrate=False)
+        with begun(bench, health_port=port):
+            eventually(lambda: bench.said("relay.waits"), 20)
+            assert get(port, "/livez")[0] == 200
+            assert "the database is away" in get(port, "/readyz")[1]
+            proxy.reopen()
+            eventually(lambda: bench.said("relay.started"), 20)
+            eventually(lambda: get(port, "/readyz")[0] == 200, 20)
+        assert [len(bench.said(name)) for name in ("store.lost", "relay.waits", "store.back")] == [1, 1, 1]
+    finally:
+        proxy.close()
+
+
+def test_a_relay_that_waits_for_its_broker_is_in_the_register(
+    open_bench: OpenBench, rabbitmq: RabbitMQ, rabbitmq_url: str, sqlite_url: str
+) -> None:
+    proxy = Proxy(rabbitmq.port)
+    proxy.shut()
+    try:
+        bench = open_bench(sqlite_url, proxy.url(rabbitmq_url))
+        with begun(bench):
+            (relay,) = eventually(bench.outbox.store.relays, 20)
+            assert (relay.live, relay.waits) == (True, True)
+            assert len(bench.said("relay.waits")) == 1
+            proxy.reopen()
+            eventually(lambda: not bench.outbox.store.relays()[0].waits, 20)
+            assert bench.outbox.store.relays()[0].loops == "sweep settle"
+    finally:
+        proxy.close()
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")  # amqp leaves a socket open whose handshake is cut
+def test_a_relay_whose_broker_is_gone_for_good_says_that_it_waits(
+    open_bench: OpenBench, rabbitmq: RabbitMQ, rabbitmq_url: str, sqlite_url: str
+) -> None:
+    """Only once it does not count as one that settles any more: the broker may have thought that it holds reports."""
+    proxy = Proxy(rabbitmq.port)
+    quick = {"outbox_heartbeat": 0.5, "outbox_worker_ttl": 2, "outbox_run_lease": 3, "outbox_queue_lease": 6}
+    try:
+        bench = open_bench(sqlite_url, proxy.url(rabbitmq_url), **quick)
+        with begun(bench):
+            eventually(lambda: [one for one in bench.outbox.store.relays() if not one.waits], 20)
+            before = bench.outbox.store.relays()[0]
+            proxy.shut()
+            eventually(lambda: bench.outbox.store.relays()[0].waits, 30)
+            after = bench.outbox.store.relays()[0]
+            assert after.last_seen_at - before.last_seen_at >= timedelta(seconds=after.live_for)
+            proxy.reopen()
+            eventually(lambda: bench.outbox.store.relays()[0].loops == "sweep settle", 20)
+    finally:
+        proxy.close()
+        gc.collect()
+
+
+def test_a_relay_that_is_told_to_stop_while_it_waits_leaves_the_register(
+    open_bench: OpenBench, sqlite_url: str
+) -> None:
+    bench = open_bench(sqlite_url, "amqp://127.0.0.1:9//")
+    with begun(bench):
+        eventually(bench.outbox.store.relays, 20)
+    assert bench.outbox.store.relays() == []
 
 
 def test_a_loop_that_hangs_is_not_alive(bench: Bench) -> None:

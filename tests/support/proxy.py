@@ -16,7 +16,8 @@ class Proxy:
     """Listens on a free port of 127.0.0.1 and passes all on to ``port``, in a thread of its own.
 
     ``swallow``: what the server says is taken and dropped. ``freeze``: nothing is read from either side. ``on_data``:
-    called with each piece that the client sends, before it is passed on; it may call :meth:`cut`.
+    called with each piece that the client sends, before it is passed on; it may call :meth:`cut`. ``refuse``: new
+    connections are closed as soon as they are made.
     """
 
     def __init__(self, port: int) -> None:
@@ -42,6 +43,22 @@ class Proxy:
     def cut(self) -> None:
         """Cut every connection as soon as the thread gets to it; new ones are welcome."""
         self._cut = True
+
+    def shut(self) -> None:
+        """Cut every connection, and let nobody listen any more: a client's next try is refused by the system."""
+        self._end = True
+        self._thread.join(timeout=10)
+        for sock in (self._listener, *self._pairs):
+            sock.close()
+        self._pairs.clear()
+        self._clients.clear()
+
+    def reopen(self) -> None:
+        """Listen again, on the same port, after :meth:`shut`."""
+        self._listener = socket.create_server(("127.0.0.1", self.port))
+        self._end = False
+        self._thread = threading.Thread(target=self._run, name="proxy", daemon=True)
+        self._thread.start()
 
     def close(self) -> None:
         self._end = True

@@ -16,6 +16,7 @@ import subprocess
 import urllib.parse
 import urllib.request
 import uuid
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -34,6 +35,7 @@ from tests.support.processes import (
 from tests.support.waiting import eventually
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from tests.support.processes import Workshop
@@ -168,6 +170,21 @@ class Postgres(Server):
 
     def drop_database(self, name: str) -> None:
         self.execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
+
+    @contextmanager
+    def guarding(self, role: str) -> Iterator[None]:
+        """Let the server ask a role for its password; it trusts all others."""
+        self._must_be_ours()
+        rules = self._data / "pg_hba.conf"
+        before = rules.read_text()
+        try:
+            rules.write_text(f"host all {role} 127.0.0.1/32 scram-sha-256\n{before}")
+            self.execute("SELECT pg_reload_conf()")
+            eventually(lambda: self.execute("SELECT %s = ANY(user_name) FROM pg_hba_file_rules LIMIT 1", role)[0][0])
+            yield
+        finally:
+            rules.write_text(before)
+            self.execute("SELECT pg_reload_conf()")
 
     def terminate_sessions(self, database: str, *, application: str | None = None) -> int:
         """End every session of a database (or those of one application name); return how many there were."""
