@@ -9,9 +9,10 @@ from kombu.exceptions import KombuError
 
 from outbox_relay.errors import OutboxError, StagingError
 from outbox_relay.publish.capture import Sending, Sent, diverted
+from outbox_relay.staging.bulk import stage_pages
 from outbox_relay.staging.connections import accept, enter
 from outbox_relay.staging.rows import new_row
-from outbox_relay.staging.templates import Templates
+from outbox_relay.staging.templates import Filler, Templates
 from outbox_relay.staging.transaction import watch_sessions
 from outbox_relay.store.staging import insert_rows
 
@@ -33,7 +34,7 @@ class Stager:
     def __init__(self, app: Celery, settings: Settings, tables: Tables, throttle: WakeThrottle) -> None:
         self.app = app
         self._settings = settings
-        self._tables = tables
+        self.tables = tables
         self._throttle = throttle
         self._templates = Templates(app, settings.max_body_bytes)
         watch_sessions()
@@ -45,9 +46,7 @@ class Stager:
 
     def stage_many(self, given: Any, signatures: Iterable[Any], options: Options, bind: Any = None) -> list[Staged]:
         """Stage many signatures with few statements. See :meth:`outbox_relay.Outbox.stage_many`."""
-        target = accept(given)
-        rows = self.rows_of_many(signatures, options)
-        return self.insert(target, rows, bind) if rows else []
+        return stage_pages(self, accept(given), signatures, options, bind)
 
     def rows_of_one(self, signature: Any, options: Options) -> list[NewRow]:
         """Make the row of a signature; nothing is written yet.
@@ -55,43 +54,36 @@ class Stager:
         Raises:
             StagingError: it cannot be staged, or sends several messages, or none.
         """
-        one = self._signature(signature)
+        one = self.signature(signature)
         if several := _kind_of_several(one):
             raise StagingError(
                 f"this signature is more than one message ({several}): give all of it to stage_many, or send it inside "
                 "`with outbox.capture(...)`"
             )
-        if not (rows := self._rows(one, options, options.ordinal)):
+        if not (rows := self.rows(one, options, options.ordinal, self.filler(options))):
             raise StagingError(f"{one!r} sends no message: there is nothing to stage")
         return rows
 
-    def rows_of_many(self, signatures: Iterable[Any], options: Options) -> list[NewRow]:
-        """Make the rows of signatures, with ordinals under a workflow; nothing is written yet."""
-        many = [signatures] if isinstance(signatures, Signature) else signatures
-        rows: list[NewRow] = []
-        for one in many:
-            rows += self._rows(self._signature(one), options, None if options.workflow_id is None else len(rows))
-        return rows
-
-    def insert(self, target: Any, rows: Sequence[NewRow], bind: Any) -> list[Staged]:
+    def insert(self, target: Any, rows: Sequence[NewRow], bind: Any, *, sort: bool = True) -> list[Staged]:
         """Insert rows where the caller's transaction is, waking the relay where that is allowed and not too often."""
         place = enter(target, bind)
         # A notification makes PostgreSQL refuse to prepare the transaction.
         wake = self._settings.wake == "notify" and not place.two_phase and self._throttle.allow()
-        return insert_rows(
-            place.connection, self._tables, rows, wake=wake, open_namespaces=self._settings.namespaces == "open"
-        )
+        is_open = self._settings.namespaces == "open"
+        return insert_rows(place.connection, self.tables, rows, wake=wake, open_namespaces=is_open, sort=sort)
 
     def row_of(self, sent: Sent, options: Options, ordinal: int | None) -> NewRow:
         """Make the row of a message that Celery has finished."""
         return new_row(sent, options, self._settings, self.app, ordinal=ordinal)
 
-    def _signature(self, given: Any) -> Signature:
+    def signature(self, given: Any) -> Signature:
         """Bind a signature to the outbox's app.
 
         Raises:
             StagingError: it is something else, or belongs to another app.
         """
+        if type(given) is Signature and given._app is self.app and not given["subtask_type"]:
+            return given  # what task.s(...) makes
         if not isinstance(given, dict):
             hint = ": write task.s(...)" if hasattr(given, "apply_async") else ", not a signature: write task.s(...)"
             raise StagingError(f"cannot stage {given!r}{hint}")
@@ -109,9 +101,17 @@ class Stager:
             raise StagingError(f"cannot stage {given!r}: it is not a signature ({error!r})") from error
         return bound
 
-    def _rows(self, signature: Signature, options: Options, ordinal: int | None) -> list[NewRow]:
+    def filler(self, options: Options) -> Filler:
+        """Return what :meth:`rows` needs, for one call or one page of it."""
+        return self._templates.filler(options)
+
+    @staticmethod
+    def names_ids(signature: Signature) -> bool:
+        """Whether a signature, or a part of it, brings the id of its task."""
+        return any(part["options"].get("task_id") for part in _parts(signature))
+
+    def rows(self, signature: Signature, options: Options, ordinal: int | None, filler: Filler) -> list[NewRow]:
         """Make the rows of what a signature sends: one, or, of a canvas, several with ordinals from ``ordinal``."""
-        filler = self._templates.filler(options)
         key = filler.key(signature)
         if (row := filler.row(key, signature, ordinal)) is not None:
             return [row]

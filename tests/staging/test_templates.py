@@ -38,16 +38,21 @@ class Both:
 
     def built(self, signature: Any, options: Options | None = None) -> NewRow:
         """By Celery: a new stager has no templates."""
-        (row,) = self._stager()._rows(signature, options or Options(), None)
+        (row,) = self._rows(self._stager(), signature, options)
         return row
 
     def filled(self, signature: Any, options: Options | None = None) -> NewRow | None:
         """From the template that an earlier signature has left; None where there is none to use."""
-        filler = self._with._templates.filler(options or Options())
+        filler = self._with.filler(options or Options())
         return filler.row(filler.key(signature), signature, None)
 
     def teach(self, signature: Any, options: Options | None = None) -> None:
-        self._with._rows(signature, options or Options(), None)
+        self._rows(self._with, signature, options)
+
+    @staticmethod
+    def _rows(stager: Stager, signature: Any, options: Options | None) -> list[NewRow]:
+        options = options or Options()
+        return stager.rows(signature, options, None, stager.filler(options))
 
 
 @pytest.fixture
