@@ -203,7 +203,8 @@ class Outbox:
         Python's sqlite3 sends no BEGIN before a SAVEPOINT, so that what is staged in a savepoint could survive the
         rollback of the transaction around it.
         """
-        configure_sqlite(getattr(engine, "sync_engine", engine))
+        sync: Any = getattr(engine, "sync_engine", engine)
+        configure_sqlite(sync)
 
     def _given(self, connection: Any) -> Any:
         return self.session() if connection is None and self.session is not None else connection

@@ -134,6 +134,11 @@ def restore(before: Sinks) -> None:
     _sinks.set(before)
 
 
+def innermost(app: Celery) -> Sink | None:
+    """The sink that is asked first for what the app sends in this context."""
+    return next((sink for sink in reversed(_sinks.get()) if sink.app is app), None)
+
+
 def is_offline(app: Celery) -> bool:
     """Whether a sink of this context keeps the app away from its broker and result backend."""
     return any(sink.offline and sink.app is app for sink in _sinks.get())

@@ -15,6 +15,7 @@ from sqlalchemy.util import greenlet_spawn
 from outbox_relay.errors import StagingError
 from outbox_relay.publish.capture import diverted
 from outbox_relay.staging.buffer import buffer_of, flush, transaction_of
+from outbox_relay.staging.bulk import stage_pages
 from outbox_relay.staging.capture import Capture
 from outbox_relay.staging.connections import accept_async
 from outbox_relay.staging.stage import Stager, refuse_eager
@@ -43,8 +44,7 @@ async def astage_many(
 ) -> list[Staged]:
     """Stage many signatures. See :meth:`outbox_relay.Outbox.astage_many`."""
     target = accept_async(given)
-    rows = stager.rows_of_many(signatures, options)
-    return await inside(target, lambda sync: stager.insert(sync, rows, bind)) if rows else []
+    return await inside(target, lambda sync: stage_pages(stager, sync, signatures, options, bind))
 
 
 async def inside(target: Any, work: Callable[[Any], T]) -> T:
@@ -62,10 +62,10 @@ class AsyncCapture(Capture):
         self._buffer = buffer_of(target)  # listens from now on: it cannot begin to in the middle of a commit
 
     def put(self, row: NewRow) -> None:
-        self._buffer.add(transaction_of(self._target), self._insert, row)
+        self._buffer.add(transaction_of(self.target), self._insert, row)
 
     def _insert(self, rows: list[NewRow]) -> None:
-        self._stager.insert(self._target, rows, self._bind)
+        self._stager.insert(self.target, rows, self._bind)
 
 
 @asynccontextmanager

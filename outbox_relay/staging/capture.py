@@ -12,6 +12,8 @@ from sqlalchemy.orm import Session, scoped_session
 from outbox_relay.errors import StagingError
 from outbox_relay.publish.capture import Sending, Sent, diverted
 from outbox_relay.staging.connections import accept
+from outbox_relay.staging.django import is_django
+from outbox_relay.staging.on_commit import stage_on_commit_calls
 from outbox_relay.staging.stage import Stager, refuse_broadcast, refuse_eager
 
 if TYPE_CHECKING:
@@ -30,7 +32,7 @@ class Capture:
         self.app = stager.app
         self.closed = False
         self._stager = stager
-        self._target = target
+        self.target = target
         self._options = options
         self._bind = bind
         self._taken = 0
@@ -53,14 +55,17 @@ class Capture:
         self._taken += 1
 
     def put(self, row: NewRow) -> None:
-        self._stager.insert(self._target, [row], self._bind)
+        self._stager.insert(self.target, [row], self._bind)
 
 
 @contextmanager
 def capture(stager: Stager, given: Any, options: Options, bind: Any = None) -> Iterator[None]:
     """Stage what is sent inside. See :meth:`outbox_relay.Outbox.capture`."""
     refuse_eager(stager.app)
-    sink = Capture(stager, accept(given), options, bind)
+    target = accept(given)
+    if is_django(target):
+        stage_on_commit_calls()
+    sink = Capture(stager, target, options, bind)
     try:
         with diverted(sink):
             yield

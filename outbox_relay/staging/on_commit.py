@@ -1,0 +1,37 @@
+"""Celery's ``delay_on_commit`` and ``apply_async_on_commit`` inside a capture.
+
+They stand for "send it if the transaction commits", which is what a staged row does by itself. Left alone they would
+send past the outbox: their hook runs after the commit, when the capture is over.
+"""
+
+from __future__ import annotations
+
+from functools import wraps
+from typing import Any
+
+from outbox_relay.publish.capture import innermost
+from outbox_relay.staging.django import is_django
+
+MARK = "__outbox__"
+
+
+def stage_on_commit_calls() -> None:
+    """Let both methods of Celery's tasks for Django stage at once where a capture on a Django connection is open."""
+    from celery.contrib.django.task import DjangoTask  # noqa: PLC0415 - imports Django
+
+    for name, sending in (("delay_on_commit", "delay"), ("apply_async_on_commit", "apply_async")):
+        method = getattr(DjangoTask, name)
+        if not hasattr(method, MARK):
+            setattr(DjangoTask, name, _staging(method, sending))
+
+
+def _staging(method: Any, sending: str) -> Any:
+    @wraps(method)
+    def on_commit(self: Any, *args: Any, **kwargs: Any) -> None:
+        if is_django(getattr(innermost(self.app), "target", None)):
+            getattr(self, sending)(*args, **kwargs)
+        else:
+            method(self, *args, **kwargs)
+
+    setattr(on_commit, MARK, True)
+    return on_commit
