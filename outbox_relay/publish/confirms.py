@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from outbox_relay.publish.receipts import Outcome, Receipt
+from outbox_relay.publish.receipts import Flight, Outcome, Receipt
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from outbox_relay.publish.envelope import Outgoing
     from outbox_relay.publish.wire import Prepared
+
+
+LARGE = 1024 * 1024  # a body of this size travels alone: a refusal for its size closes the channel under the others
 
 
 class Item:
@@ -18,10 +24,11 @@ class Item:
     tag while it is in flight.
     """
 
-    __slots__ = ("detail", "message", "outcome", "prepared", "returned", "sent", "tag")
+    __slots__ = ("detail", "message", "outcome", "prepared", "returned", "sent", "size", "tag")
 
     def __init__(self, message: Outgoing) -> None:
         self.message = message
+        self.size = len(message.body)
         self.prepared: Prepared | None = None
         self.outcome: Outcome | None = None
         self.detail = ""
@@ -30,8 +37,9 @@ class Item:
         self.tag: int | None = None
 
     @property
-    def size(self) -> int:
-        return len(self.message.body)
+    def is_new(self) -> bool:
+        """Whether nothing of it has left yet, and nothing is known of it: an earlier call may have begun with it."""
+        return self.outcome is None and not self.sent
 
     def end(self, outcome: Outcome, detail: str = "") -> None:
         self.outcome, self.detail = outcome, detail
@@ -39,6 +47,19 @@ class Item:
     def receipt(self) -> Receipt:
         open_outcome = Outcome.UNKNOWN if self.sent else Outcome.UNSENT
         return Receipt(self.message.key, self.outcome or open_outcome, self.detail)
+
+
+@dataclass(slots=True, eq=False)
+class RabbitFlight(Flight):
+    """Messages that are published together, each with what is known of it."""
+
+    items: list[Item]
+    deadline: float
+
+    @property
+    def has_left(self) -> bool:
+        """Whether every message is in flight, or has come to an end."""
+        return all(item.tag is not None or item.outcome is not None for item in self.items)
 
 
 class Confirms:
@@ -105,3 +126,28 @@ class Confirms:
             item.tag = None
             self.bytes -= item.size
         return closed
+
+
+def open_items(items: Iterable[Item]) -> list[Item]:
+    return [item for item in items if item.outcome is None]
+
+
+def runs(items: Iterable[Item], *, singly: bool = False) -> list[list[Item]]:
+    """Part messages into runs that are confirmed one after the other.
+
+    A run goes through one exchange, so that a missing exchange closes the channel under its own messages alone; a large
+    message is a run of its own for the same reason. Within a queue the order stays.
+    """
+    parted: list[list[Item]] = []
+    current: dict[str, list[Item]] = {}
+    for item in items:
+        exchange = item.message.target.exchange
+        if singly or item.size >= LARGE:
+            parted.append([item])
+            current.pop(exchange, None)
+        elif exchange in current:
+            current[exchange].append(item)
+        else:
+            current[exchange] = [item]
+            parted.append(current[exchange])
+    return parted

@@ -8,9 +8,9 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING
 
-from outbox_relay.publish.confirms import Item
+from outbox_relay.publish.confirms import LARGE, Item, RabbitFlight, open_items, runs
 from outbox_relay.publish.link import ChannelLostError, Link, LinkLostError, NoLinkError
-from outbox_relay.publish.receipts import Outcome, Publisher
+from outbox_relay.publish.receipts import Flight, Outcome, Publisher
 from outbox_relay.publish.wire import HEADER_FRAME_OVERHEAD, UnsendableError, prepare
 
 if TYPE_CHECKING:
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 CHUNK = 32 * 1024  # bytes that leave with one write
 WINDOW = 512 * 1024  # bytes in flight: what a broker that blocks may leave in doubt
-LARGE = 1024 * 1024  # a body of this size travels alone: a refusal for its size closes the channel under the others
 QUIET = 1.0  # after so many silent seconds one message goes ahead, to learn whether the broker blocks
 PATIENCE = 2.0  # seconds to look for a broker that is away
 BLOCKED_GRACE = 1.0  # seconds to wait for the confirms of what left just before the broker blocked
@@ -48,6 +47,7 @@ class RabbitPublisher(Publisher):
         self._in_doubt: dict[str, Item] = {}
         self._max_size: int | None = None
         self._confirmed_at = float("-inf")
+        self._flights: list[RabbitFlight] = []
 
     @property
     def connected(self) -> bool:
@@ -60,10 +60,46 @@ class RabbitPublisher(Publisher):
     # -- publish --------------------------------------------------------------------------------------------------
 
     def publish(self, messages: Sequence[Outgoing], *, timeout: float) -> list[Receipt]:
+        return self.finish(self.begin(messages, timeout=timeout))
+
+    def begin(self, messages: Sequence[Outgoing], *, timeout: float) -> Flight:
+        """Send as much as can go without any answer of the broker's.
+
+        That is nothing while an earlier flight has messages that have not left, or none that the broker is known to
+        take at this moment.
+        """
         deadline = time.monotonic() + timeout
         if self._in_doubt:
             self._forget_lost_doubts()
         items = [self._take(message) for message in messages]
+        flight = RabbitFlight([], items, deadline)
+        if all(one.has_left for one in self._flights) and not self._is_quiet():
+            self._send_ahead(flight)
+        self._flights.append(flight)
+        return flight
+
+    def _send_ahead(self, flight: RabbitFlight) -> None:
+        """Send the messages that go through the exchange that all are in flight to, up to the first other one."""
+        exchanges = {item.message.target.exchange for one in (*self._flights, flight) for item in one.items[:1]}
+        link, ready = self._link, []
+        if len(exchanges) == 1 and link.connected:
+            for item in flight.items:
+                target = item.message.target
+                known = not target.exchange or (target.exchange, target.queue.name) in link.declared
+                if target.exchange not in exchanges or not known or item.size >= LARGE or not item.is_new:
+                    break
+                ready.append(item)
+        try:
+            self._send(ready, flight.deadline)
+        except (LinkLostError, ChannelLostError) as error:
+            for item in ready:
+                item.detail = str(error)
+
+    def finish(self, flight: Flight) -> list[Receipt]:
+        assert isinstance(flight, RabbitFlight)
+        items, deadline = flight.items, flight.deadline
+        if flight in self._flights:
+            self._flights.remove(flight)
         losses = 0
         while (waiting := open_items(items)) and (left := deadline - time.monotonic()) > 0:
             in_doubt = any(item.sent for item in waiting)
@@ -80,8 +116,11 @@ class RabbitPublisher(Publisher):
                 losses += 1
                 self._max_size = None
                 time.sleep(min(0.02 * 2**losses, 1.0, max(deadline - time.monotonic(), 0)))
+        if items and items[-1].outcome is Outcome.CONFIRMED:
+            self._confirmed_at = time.monotonic()
         self._remember(items)
-        return [item.receipt() for item in items]
+        flight.receipts = [item.receipt() for item in items]
+        return flight.receipts
 
     def _hear_while_blocked(self) -> None:
         """Only what the broker says ends a block, and whoever calls again and again may have no time for a pulse."""
@@ -92,7 +131,9 @@ class RabbitPublisher(Publisher):
 
     def _take(self, message: Outgoing) -> Item:
         """Begin with a message, or go on with it where it is in doubt since an earlier call."""
-        item = self._in_doubt.pop(message.identity, None) or Item(message)
+        item = self._in_doubt.pop(message.identity, None) if self._in_doubt else None
+        if item is None:
+            return Item(message)
         item.message = message
         return item
 
@@ -102,6 +143,8 @@ class RabbitPublisher(Publisher):
             del self._in_doubt[next(iter(self._in_doubt))]
 
     def _publish_all(self, items: Sequence[Item], deadline: float, *, singly: bool) -> None:
+        self._wait_for(items, deadline)
+        items = open_items(items)
         for run in runs((item for item in items if item.tag is None), singly=singly):
             if not self._may_send(deadline):
                 break
@@ -116,6 +159,7 @@ class RabbitPublisher(Publisher):
     def _publish_run(self, run: Sequence[Item], deadline: float) -> None:
         """Publish messages that go through one exchange; declare what is missing, and publish once more."""
         self._declare([item for item in run if item.message.target.exchange], again=False)
+        self._declare([item for item in run if item.returned], again=True)
         for last in (False, True):
             run = open_items(run)
             if not run or not self._may_send(deadline):
@@ -154,12 +198,22 @@ class RabbitPublisher(Publisher):
 
     def _transmit(self, run: Sequence[Item], deadline: float) -> None:
         """Send messages as long as the broker takes them, and wait for their confirms."""
-        link = self._link
-        if len(run) > 1 and time.monotonic() - self._confirmed_at > QUIET:
+        if len(run) > 1 and self._is_quiet():
             self._transmit(run[:1], deadline)
             run = run[1:]
+        self._send(run, deadline)
+        self._wait_for(run, deadline)
+
+    def _is_quiet(self) -> bool:
+        """Whether the broker has not been heard of for a while: it may block, and say so only to the next message."""
+        return time.monotonic() - self._confirmed_at > QUIET
+
+    def _send(self, run: Sequence[Item], deadline: float) -> None:
+        """Send messages as long as the broker takes them, and never more than a window beyond what it has confirmed."""
+        link = self._link
+        if not run:
+            return
         frames, confirms, channel_id = link.frames, link.confirms, link.channel_id
-        sent: deque[Item] = deque()
         for item in run:
             prepared = item.prepared or self._prepare(item)
             if prepared is None:
@@ -168,7 +222,6 @@ class RabbitPublisher(Publisher):
                 break
             frames.add(channel_id, prepared)
             confirms.sent(item)
-            sent.append(item)
             if frames.size >= CHUNK:
                 link.flush(deadline)
                 while link.read(0):
@@ -177,7 +230,6 @@ class RabbitPublisher(Publisher):
                     self._listen(deadline)
         if frames.size:
             link.flush(deadline)
-        self._wait_for(sent, deadline)
 
     def _prepare(self, item: Item) -> Prepared | None:
         """Encode a message, or settle that it cannot be sent."""
@@ -263,28 +315,4 @@ class RabbitPublisher(Publisher):
     def close(self) -> None:
         self._link.close()
         self._in_doubt.clear()
-
-
-def open_items(items: Iterable[Item]) -> list[Item]:
-    return [item for item in items if item.outcome is None]
-
-
-def runs(items: Iterable[Item], *, singly: bool = False) -> list[list[Item]]:
-    """Part messages into runs that are confirmed one after the other.
-
-    A run goes through one exchange, so that a missing exchange closes the channel under its own messages alone; a large
-    message is a run of its own for the same reason. Within a queue the order stays.
-    """
-    parted: list[list[Item]] = []
-    current: dict[str, list[Item]] = {}
-    for item in items:
-        exchange = item.message.target.exchange
-        if singly or item.size >= LARGE:
-            parted.append([item])
-            current.pop(exchange, None)
-        elif exchange in current:
-            current[exchange].append(item)
-        else:
-            current[exchange] = [item]
-            parted.append(current[exchange])
-    return parted
+        self._flights.clear()

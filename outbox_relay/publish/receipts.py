@@ -33,6 +33,13 @@ class Receipt:
     detail: str = ""
 
 
+@dataclass(slots=True)
+class Flight:
+    """Messages that are being published. ``receipts`` say what became of them, once that is known."""
+
+    receipts: list[Receipt]
+
+
 class Publisher(ABC):
     """One connection to a broker, for publishing. One thread at a time; opened lazily in the process that uses it."""
 
@@ -50,6 +57,18 @@ class Publisher(ABC):
     def publish(self, messages: Sequence[Outgoing], *, timeout: float) -> list[Receipt]:
         """Publish and return one receipt a message, in their order, within about ``timeout`` seconds. Never raises
         for what the broker or the network does."""
+
+    def begin(self, messages: Sequence[Outgoing], *, timeout: float) -> Flight:
+        """Begin to publish, so that other work can be done, or the next messages begun, before the broker has answered.
+
+        Each flight is to be finished, the first one first; its time runs from here. A publisher that has no use for
+        this has done all of it when it returns.
+        """
+        return Flight(self.publish(messages, timeout=timeout))
+
+    def finish(self, flight: Flight) -> list[Receipt]:
+        """Do what is left of a flight; return one receipt a message, as :meth:`publish` does."""
+        return flight.receipts
 
     @abstractmethod
     def pulse(self) -> None:
