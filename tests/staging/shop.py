@@ -71,7 +71,7 @@ class Shop:
         return self.outbox.store.now()
 
 
-def open_shop(url: str, *, broker: str = DEAD_BROKER, **conf: Any) -> Shop:
+def open_shop(url: str, *, broker: str = DEAD_BROKER, session: Any = None, **conf: Any) -> Shop:
     app = Celery("shop", broker=broker, set_as_current=False)
     conf = {"outbox_enabled": True, "outbox_database_url": url, "broker_connection_timeout": 1, **conf}
     app.conf.update(conf)
@@ -87,7 +87,7 @@ def open_shop(url: str, *, broker: str = DEAD_BROKER, **conf: Any) -> Shop:
     engine = sa.create_engine(url)
     if engine.dialect.name == "sqlite":
         Outbox.configure_sqlite(engine)
-    shop = Shop(app, Outbox(app), engine, url)
+    shop = Shop(app, Outbox(app, session=session), engine, url)
     shop.outbox.tables.metadata.create_all(engine)
     Base.metadata.create_all(engine)
     return shop
