@@ -1,0 +1,84 @@
+"""``pause``, ``resume`` and ``holds``; and the whole way of a row that is held."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from celery import signature
+
+from tests.cli.test_relay import running
+from tests.support.waiting import eventually
+
+if TYPE_CHECKING:
+    from tests.cli.conftest import Shop
+
+
+def test_what_is_paused_is_listed_explained_and_resumed(light_shop: Shop) -> None:
+    shop = light_shop
+    shop.ok("migrate")
+    (staged,) = shop.stage("shop.charge", namespace="acme", workflow_id="w")
+    paused = shop.ok("pause", "--namespace", "acme", "--reason", "moving house")
+    assert "'celery -A shop outbox resume --namespace acme' ends this" in paused.out
+    document = shop.ok("pause", "--workflow", "w", "--json").json
+    assert (document["scope"], document["value"], document["reason"]) == ("workflow", "w", None)
+    shop.ok("pause", "--task", "shop.charge")
+    assert [(one["scope"], one["value"], one["reason"]) for one in shop.ok("holds", "--json").json] == [
+        ("namespace", "acme", "moving house"),
+        ("workflow", "w", None),
+        ("task", "shop.charge", None),
+    ]
+    assert "moving house" in shop.ok("holds").out
+    said = shop.ok("explain", staged.task_id).out
+    assert "is pending: it is held by namespace acme since 20" in said
+    assert " ago (moving house) and by workflow w since " in said
+    assert "'celery -A shop outbox resume --namespace acme'" in said
+    shop.sql("UPDATE outbox_row SET parked = true")
+    assert [one["parked"] for one in shop.ok("holds", "--json").json] == [1, 1, 1]
+    assert shop.ok("resume", "--task", "shop.charge", "--json").json == {
+        "scope": "task",
+        "value": "shop.charge",
+        "rows": 1,
+    }
+    assert "namespace acme is resumed" in shop.ok("resume", "--namespace", "acme").out
+    refused = shop.outbox("resume", "--namespace", "acme")
+    assert (refused.code, "is not paused" in refused.err) == (1, True)
+    shop.ok("resume", "--workflow", "w")
+    assert shop.ok("holds").out == "nothing is paused\n"
+
+
+def test_pause_and_resume_take_exactly_one_thing(light_shop: Shop) -> None:
+    light_shop.ok("migrate")
+    for verb in ("pause", "resume"):
+        assert light_shop.outbox(verb).code == 2
+        assert "name one thing" in light_shop.outbox(verb, "--task", "t", "--workflow", "w").err
+
+
+def test_a_paused_namespace_runs_nothing_until_it_is_resumed(big_shop: Shop) -> None:
+    """With a relay and a worker as people start them: pause, stage, redrive, resume, done."""
+    shop = big_shop
+    shop.configure(outbox_heartbeat=0.5, outbox_worker_ttl=3, outbox_run_lease=3, outbox_cache_ttl=0.2)
+    shop.ok("migrate")
+    charge = signature("shop.charge", args=(1,))
+    (failed,) = shop.stage(charge, namespace="acme")
+    shop.sql("UPDATE outbox_row SET status = 'failed', error = 'x', settled_at = created_at")
+    shop.ok("pause", "--namespace", "acme", "--reason", "moving")
+    (other,) = shop.stage(charge.clone(), namespace="globex")
+    held = shop.stage(charge.clone(), charge.clone(), namespace="acme")
+    shop.ok("failed", "redrive", str(failed.row_id), "--yes")
+    with (
+        running(shop, "outbox", "relay", until="started on"),
+        running(shop, "worker", "--pool", "solo", "--loglevel", "INFO", until="ready."),
+    ):
+        eventually(lambda: states(shop, "globex") == ["done"], within=30)
+        eventually(lambda: shop.ok("holds", "--json").json[0]["parked"] == 3, within=30)
+        rows = shop.ok("ls", "--namespace", "acme", "--json").json
+        assert [(row["status"], row["attempt"], row["claimed_at"]) for row in rows] == [("pending", 0, None)] * 3
+        shop.ok("resume", "--namespace", "acme")
+        eventually(lambda: states(shop, "acme") == ["done"] * 3, within=30)
+    assert shop.ok("holds", "--json").json == []
+    assert {one.row_id for one in (failed, other, *held)} == {row["id"] for row in shop.ok("ls", "--json").json}
+
+
+def states(shop: Shop, namespace: str) -> list[str]:
+    rows: list[dict[str, Any]] = shop.ok("ls", "--namespace", namespace, "--json").json
+    return [row["status"] for row in rows]
