@@ -64,7 +64,7 @@ class Directives:
     @cached_property
     def unserved(self) -> frozenset[str]:
         """The pinned namespaces none of whose nodes is live for any task queue."""
-        served = {one.partition(" :")[0] for one in self.openings if " :" in one}
+        served = {namespace for namespace, _, queue in (one.partition(" :") for one in self.openings) if queue}
         return self.pinned - served
 
     def quota(self, namespace: str) -> int | None:
@@ -95,7 +95,8 @@ class Directives:
         found: list[str] = []
         for namespace in sorted(self.pinned):
             served = task_queues[namespace if self.namespace_queues else DEFAULT_NAMESPACE]
-            routes = (Route(namespace, task_queue) for task_queue in sorted(served))
+            # "": plain SQL inserted the row, and it is claimed once to be given its queue
+            routes = (Route(namespace, task_queue) for task_queue in ("", *sorted(served)))
             found.extend(opening(route) for route in routes if self.nodes_for(route))
             found.extend(opening(Route(namespace, "", node)) for node in self.placements[namespace].nodes)
         return tuple(found)

@@ -83,12 +83,13 @@ def permitted_nodes(
 
     None stands for the queue of the pool; an empty answer means that the row waits. ``live_queues`` are the queues that
     live workers serve who report. A node that the row itself names always wins, but never takes the row out of the
-    nodes that its namespace is pinned to.
+    nodes that its namespace is pinned to. A row without a task queue (plain SQL inserted it, and no relay has seen it)
+    may be claimed so that it gets one; then this is asked again.
     """
     pinned = placement.kind is PlacementKind.PINNED
     if route.node is not None:
         return () if pinned and route.node not in placement.nodes else (route.node,)
-    if placement.kind is PlacementKind.UNPLACED:
+    if placement.kind is PlacementKind.UNPLACED or not route.task_queue:
         return (None,)
     live = tuple(
         node

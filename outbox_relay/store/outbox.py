@@ -13,6 +13,7 @@ from outbox_relay.store.directives import Terms
 from outbox_relay.store.engine import MIGRATE_HINT, Database, open_engine
 from outbox_relay.store.governing import Governing
 from outbox_relay.store.operator import Operator
+from outbox_relay.store.plain import PlainRows
 from outbox_relay.store.reach import may_come_back
 from outbox_relay.store.register import Rearming, Register
 from outbox_relay.store.schema import SCHEMA_VERSION, Tables, build
@@ -53,6 +54,7 @@ class Store:
         self._register = Register(self._db)
         self._operator = Operator(self._db)
         self.governing = Governing(self._db)
+        self.plain = PlainRows(self._db)
 
     @classmethod
     def open(cls, settings: Settings, events: Events | None = None) -> Store:
