@@ -1,7 +1,8 @@
 """Claim rows that are due, publish them, and mark what the broker confirmed.
 
 While one load is on its way to the broker, a second thread claims the next one and marks the last one. All that the
-second thread does is the store's; all that the first does is the broker's.
+second thread does is the store's; all that the first does is the broker's. It begins with a load before the broker has
+confirmed the one before, so that the broker never waits for the relay.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from outbox_relay.core.explain import refused_by
 from outbox_relay.core.placement import DEFAULT_NAMESPACE
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
     from outbox_relay.core.row import Claim, ClaimedRow
     from outbox_relay.publish.envelope import Outgoing
-    from outbox_relay.publish.receipts import Publisher, Receipt
+    from outbox_relay.publish.receipts import Flight, Publisher, Receipt
     from outbox_relay.relay.parts import Parts
 
 PULSE = 1.0  # seconds between two looks after an idle connection to the broker
@@ -57,6 +58,14 @@ class Load:
 
     def __len__(self) -> int:
         return len(self.claims)
+
+
+class Air(NamedTuple):
+    """A load that is being published, as far as the broker takes it."""
+
+    load: Load
+    messages: Sequence[Outgoing]
+    flight: Flight
 
 
 class Sweep:
@@ -88,6 +97,7 @@ class Sweep:
         self._side = ThreadPoolExecutor(1, "outbox-sweep-store")
         self._ahead: Future[Load] | None = None
         self._behind: Future[None] | None = None
+        self._air: Air | None = None
         self._writes: deque[Callable[[], object]] = deque()  # what the store still has to be told
         self._doubts: dict[int, tuple[Published, float]] = {}  # sent, and not confirmed yet
         self._pulse_at = clock()
@@ -102,6 +112,7 @@ class Sweep:
                 return AWAY
             load = self._take()
             if not load:
+                self._land()
                 self._finish_writes()
                 return 0.0 if load.untidy else self._settings.poll_interval.total_seconds()
             if load.more or load.untidy:
@@ -109,9 +120,11 @@ class Sweep:
             self._publish(load)
             self._write_behind()
             if not (load.more or load.untidy):
+                self._land()
                 self._finish_writes()
                 return self._settings.poll_interval.total_seconds()
         except StoreAway as error:
+            self._land()
             return self._store_outage.goes_on(error)
         return 0.0
 
@@ -147,14 +160,28 @@ class Sweep:
             self._doubts.clear()
 
     def _publish(self, load: Load) -> None:
-        """Publish a batch, and note what the store is to be told of it."""
+        """Begin to publish a batch, and land the one before it: the broker has work while that one is written down."""
         self._pulse_at = self._clock() + PULSE
+        air = None
         messages = self._without_refused(load) if self._circuits else load.messages
         left = load.until - self._clock()
         if left <= 0:
             self._release([load.claims[message.key] for message in messages], "the publish lease is half over")
         elif messages:
-            self._note(load, messages, self._publisher.publish(messages, timeout=left))
+            air = Air(load, messages, self._publisher.begin(messages, timeout=left))
+        self._land()
+        self._air = air
+        if air is None:
+            self._note_unpublished(load)
+
+    def _land(self) -> None:
+        """Finish the batch that is being published, and note what the store is to be told of it."""
+        air, self._air = self._air, None
+        if air is not None:
+            self._note(air.load, air.messages, self._publisher.finish(air.flight))
+            self._note_unpublished(air.load)
+
+    def _note_unpublished(self, load: Load) -> None:
         if load.expired:
             self._writes.append(partial(self._expire, load.expired))
         if load.unsendable:
@@ -274,7 +301,8 @@ class Sweep:
             self._writes.popleft()
 
     def _let_go(self, reason: str) -> None:
-        """Give back the batch that was claimed ahead, and finish what is to be written."""
+        """Land what is being published, give back what was claimed ahead, and finish what is to be written."""
+        self._land()
         ahead, self._ahead = self._ahead, None
         if ahead is not None:
             try:
