@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from outbox_relay.core.placement import Route, name_fault, queue_name, route_fault
+from outbox_relay.core.directives import Spread
+from outbox_relay.core.namespaces import PlacementKind
+from outbox_relay.core.placement import (
+    Placement,
+    Route,
+    name_fault,
+    permitted_nodes,
+    queue_name,
+    route_fault,
+    route_of_queue,
+)
 
 
 @pytest.mark.parametrize("name", ["a", "A", "7", "acme", "box-7", "a_b", "0-", "a" * 63])
@@ -75,3 +85,65 @@ def test_shared_queues_have_no_use_for_the_rule_on_colons() -> None:
 
 def test_a_lone_surrogate_in_a_queue_name_is_measured_not_raised() -> None:
     assert route_fault(Route("acme", "\ud835")) is None
+
+
+# -- where a row may go -----------------------------------------------------------------------------------------------
+
+UNPLACED, PREFER, PINNED = PlacementKind
+
+
+@pytest.mark.parametrize(
+    ("placement", "node", "live", "nodes"),
+    [
+        (Placement(UNPLACED), None, "n1", (None,)),
+        (Placement(UNPLACED), "n9", "", ("n9",)),
+        (Placement(PREFER, ("n1", "n2", "n3")), None, "n1 n3 n4", ("n1", "n3")),
+        (Placement(PREFER, ("n1", "n2")), None, "n4", (None,)),
+        (Placement(PREFER, ("n1", "n2")), "n9", "n1", ("n9",)),
+        (Placement(PINNED, ("n1", "n2")), None, "n2", ("n2",)),
+        (Placement(PINNED, ("n1", "n2")), None, "n3", ()),
+        (Placement(PINNED, ("n1", "n2")), "n2", "n1", ("n2",)),
+        (Placement(PINNED, ("n1", "n2")), "n3", "n1 n3", ()),
+    ],
+)
+@pytest.mark.parametrize("namespace", ["acme", "default"])
+@pytest.mark.parametrize("own", [True, False])
+def test_a_row_goes_where_its_placement_permits(
+    *, placement: Placement, node: str | None, live: str, nodes: tuple[str | None, ...], namespace: str, own: bool
+) -> None:
+    queues = {queue_name(Route(namespace, "mail", one), namespace_queues=own) for one in live.split()}
+    route = Route(namespace, "mail", node)
+    assert permitted_nodes(route, placement, queues, namespace_queues=own) == nodes
+    other = Route(namespace, "slow")  # which none of these workers serves
+    waits = placement.kind is PINNED
+    assert permitted_nodes(other, placement, queues, namespace_queues=own) == (() if waits else (None,))
+
+
+@pytest.mark.parametrize(
+    ("name", "route"),
+    [
+        ("acme:mail@n1", Route("acme", "mail", "n1")),
+        ("mail@n1", Route("default", "mail", "n1")),
+        ("mail", None),
+        ("acme:mail", None),
+        ("mail@", None),
+        ("@n1", None),
+        (":mail@n1", None),
+        ("acme:@n1", None),
+        ("mail@n 1", None),
+        ("a:b:mail@n1", None),
+        ("a@b@n1", None),
+    ],
+)
+def test_the_name_of_a_nodes_queue_is_read_back(name: str, route: Route | None) -> None:
+    assert route_of_queue(name) == route
+    if route is not None:
+        assert queue_name(route) == name
+
+
+def test_rows_of_a_route_are_spread_evenly_over_its_nodes() -> None:
+    spread = Spread()
+    route, other = Route("acme", "mail"), Route("acme", "slow")
+    assert [spread.choose(route, ("n1", "n2")) for _ in range(4)] == ["n1", "n2", "n1", "n2"]
+    assert spread.choose(other, ("n1", "n2")) == "n1"
+    assert spread.choose(route, (None,)) is None
