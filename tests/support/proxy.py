@@ -44,6 +44,11 @@ class Proxy:
         """Cut every connection as soon as the thread gets to it; new ones are welcome."""
         self._cut = True
 
+    @property
+    def idle(self) -> bool:
+        """Whether no connection is left."""
+        return not self._cut and not self._pairs
+
     def shut(self) -> None:
         """Cut every connection, and let nobody listen any more: a client's next try is refused by the system."""
         self._end = True
