@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from outbox_relay.core.lifecycle import Status
 from outbox_relay.core.row import Cancelled, RowDetail, RowFilter
-from outbox_relay.store.sql import values
+from outbox_relay.errors import StoreAway, StoreError
+from outbox_relay.store.sql import POSTGRESQL, values
 from outbox_relay.store.statements import operating
 
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 MAX_ID = 2**63 - 1
 BATCH = 5_000
 CANCELLED = "cancelled by an operator"
+FIND_MS = 5_000
+QUERY_CANCELED = "57014"
 
 
 class Operator:
@@ -50,16 +53,35 @@ class Operator:
             return _details(connection, statement, {**_given(wanted), "limit": limit})
 
     def find(self, key: str) -> list[RowDetail]:
-        tables = self._db.tables
+        tables, by_key = self._db.tables, {"key": key}
         with self._db.begin(reads=True) as connection:
             if key.isdecimal() and int(key) <= MAX_ID:
                 found = _details(connection, operating.rows_by_id(tables), {"id": int(key)})
                 if found:
                     return found
-            by_key = {"key": key}
-            return _details(connection, operating.rows_by_key(tables), by_key) or _details(
-                connection, operating.rows_by_task_id(tables), by_key
-            )
+            for statement in (operating.rows_by_key(tables), operating.rows_in_flight_by_task_id(tables)):
+                if found := _details(connection, statement, by_key):
+                    return found
+        return self._find_ended(by_key)
+
+    def _find_ended(self, by_key: dict[str, str]) -> list[RowDetail]:
+        """Read the table for a row by its task id: the last thing to try, and not for long.
+
+        Raises:
+            StoreError: it is too large for that.
+        """
+        try:
+            with self._db.begin(reads=True) as connection:
+                if self._db.dialect == POSTGRESQL:
+                    connection.exec_driver_sql(f"SET LOCAL statement_timeout = {FIND_MS}")
+                return _details(connection, operating.rows_by_task_id(self._db.tables), by_key)
+        except StoreAway as error:
+            if getattr(getattr(error.__cause__, "orig", None), "sqlstate", None) != QUERY_CANCELED:
+                raise
+            raise StoreError(
+                f"no row in flight has the task id {by_key['key']}, and to look through those that have ended takes "
+                f"more than {FIND_MS // 1000} s: name the row by its id or its dispatch key"
+            ) from error
 
     # -- do ----------------------------------------------------------------------------------------------------------
 

@@ -13,6 +13,8 @@ import sqlalchemy as sa
 from outbox_relay.core.leases import rearmed
 from outbox_relay.core.lifecycle import Status
 from outbox_relay.core.row import Cancelled, RowFilter
+from outbox_relay.errors import StoreError
+from outbox_relay.store import operator
 from outbox_relay.store.once import mark_once
 from tests.store.bench import HOUR, OVER, Statements, done, failed, new_row
 
@@ -100,6 +102,29 @@ def test_a_row_is_found_by_id_key_or_task_id(bench: Bench) -> None:
     for nothing in ("nothing", "9" * 40, "", "-1", "²", "a\x00b"):
         if not (nothing == "a\x00b" and bench.dialect == "postgresql"):
             assert find(nothing) == []
+
+
+def test_a_row_is_found_by_its_task_id_in_every_state(bench: Bench) -> None:
+    staged = bench.insert([new_row(f"k{number}", task_id=f"t{number}") for number in range(5)])
+    claimed = bench.claim(3)
+    bench.settle(done(claimed[0]), failed(claimed[1]))
+    bench.set(staged[4].row_id, parked=True)
+    for number, one in enumerate(staged):
+        assert [row.id for row in bench.store.find(f"t{number}")] == [one.row_id]
+
+
+def test_the_search_for_a_task_id_among_ended_rows_is_not_long(
+    postgres_bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The table is locked, which takes as long as one that is too large."""
+    bench = postgres_bench
+    bench.insert([new_row("k", task_id="t")])
+    monkeypatch.setattr(operator, "FIND_MS", 100)
+    with bench.engine.connect() as connection, connection.begin():
+        assert [row.dispatch_key for row in bench.store.find("t")] == ["k"]
+        connection.exec_driver_sql("LOCK TABLE outbox_row IN ACCESS EXCLUSIVE MODE")
+        with pytest.raises(StoreError, match="no row in flight has the task id t2, and to look through those that"):
+            bench.store._operator._find_ended({"key": "t2"})
 
 
 # -- cancel --------------------------------------------------------------------------------------------------------

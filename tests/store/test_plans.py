@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from outbox_relay.core.namespaces import PlacementKind, Scope
 from outbox_relay.core.planning import ALWAYS
 from outbox_relay.store.sql import values
-from outbox_relay.store.statements import claiming, governing, operating, publishing, rearming, settling
-from tests.store.bench import Bench
+from outbox_relay.store.statements import claiming, governing, operating, parking, publishing, rearming, settling
+from tests.store.bench import Bench, Statements, spread
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -115,6 +116,7 @@ def test_what_an_operator_asks_reads_no_more_than_it_must(full: Bench) -> None:
         "outbox_row_failed": operating.list_rows(full.tables, "failed", frozenset()),
         "outbox_row_pkey": operating.list_rows(full.tables, None, frozenset()),
         "outbox_row_dispatch_key": operating.rows_by_key(full.tables),
+        "outbox_row_claimed": operating.rows_in_flight_by_task_id(full.tables),
         "outbox_row_settled": operating.prune(full.tables, PG, "done"),
     }
     for index, statement in asked.items():
@@ -147,6 +149,86 @@ def test_rows_are_counted_by_their_indexes(full: Bench) -> None:
     counts = full.store.counts()
     assert counts["due"] + counts["claimed"] == 5_000
     assert (counts["delayed"], counts["parked"], counts["done"], counts["failed"]) == (5_000, 5_000, 60_000, 500)
+
+
+NARROW = claiming.Narrow(guarded=True, sharded=True)
+SAID: dict[str, Any] = {
+    **values(PG, "workflows", value=[f"w{number}" for number in range(100)]),
+    **values(PG, "tasks", value=["t2"]),
+    **values(PG, "pinned", value=["ns3"]),
+    **values(PG, "openings", value=["ns3 :celery"]),
+    **values(PG, "closed", value=["ns4"]),
+    **values(PG, "unreadable", value=[]),
+    **{"shards": 64, "first_shard": 0, "last_shard": 15},
+}
+
+
+def generic_plan_of(bench: Bench, statement: Any, parameters: dict[str, Any]) -> str:
+    """The plan that a prepared statement ends up with when PostgreSQL stops planning for each set of parameters."""
+    compiled = statement.compile(dialect=bench.engine.dialect)
+    with bench.engine.connect() as connection:
+        cursor = connection.connection.cursor()
+        cursor.execute("SET plan_cache_mode = force_generic_plan")
+        cursor.execute("EXPLAIN (COSTS OFF) " + str(compiled), {**compiled.params, **parameters}, prepare=True)
+        plan = "\n".join(row[0] for row in cursor.fetchall())
+        connection.connection.rollback()
+        cursor.execute("RESET plan_cache_mode")
+    return plan
+
+
+def test_what_is_said_about_namespaces_does_not_take_a_claim_off_its_index(full: Bench) -> None:
+    names = [f"ns{number}" for number in range(20)]
+    given = {
+        **values(PG, "plan", namespace=names, share=[25] * 20, since=[ALWAYS] * 20),
+        **values(PG, "marks", namespace=names[:2], since=[ALWAYS] * 2),
+        **{"limit": 500, "turn": "", "since": ALWAYS, **TAKING, **SAID},
+    }
+    for statement in (claiming.due_namespaces, claiming.claim_shares):
+        for plan in (plan_of, generic_plan_of):
+            found = plan(full, statement(full.tables, PG, NARROW), given)
+            assert "outbox_row_namespace_due" in found
+            assert "Seq Scan on outbox_row" not in found
+
+
+def test_claimed_rows_are_counted_by_their_index(full: Bench) -> None:
+    plan = plan_of(full, claiming.claimed_rows(full.tables), {"since": ALWAYS})
+    assert "outbox_row_claimed" in plan
+    assert "Seq Scan on outbox_row" not in plan
+
+
+def test_what_is_kept_back_is_found_at_the_heads_of_namespaces_and_brought_back_from_the_parked(full: Bench) -> None:
+    given = {"turn": "", "depth": 2_000, "limit": 5_000, "after": 0, "last": 10**9, "value": "w1", **SAID}
+    plan = plan_of(full, parking.park(full.tables, PG), given)
+    assert "outbox_row_namespace_due" in plan
+    assert "Seq Scan on outbox_row" not in plan
+    statements = [parking.parked_page(full.tables), parking.reconcile(full.tables, PG)]
+    statements += [parking.unpark(full.tables, PG, scope) for scope in Scope]
+    for statement in statements:
+        plan = plan_of(full, statement, given)
+        assert "outbox_row_parked" in plan
+        assert "Seq Scan on outbox_row" not in plan
+
+
+def test_a_sweep_takes_the_same_statements_for_any_number_of_namespaces(full: Bench) -> None:
+    """All there is at once: a quota for everybody, holds of every kind, a pinned namespace."""
+    governing = full.store.governing
+    relay = full.another(default_quota=1_000)
+    for scope, value in ((Scope.NAMESPACE, "ns4"), (Scope.WORKFLOW, "w1"), (Scope.TASK, "t2")):
+        governing.pause(scope, value)
+    governing.set_namespace("ns3", create=False, placement=PlacementKind.PINNED, nodes=("n1",))
+    try:
+        assert not relay.tidy(timedelta(seconds=30))
+        relay.claim(limit=1, claimed_by=full.me, lease=timedelta(seconds=30))
+        with Statements(relay.engine) as statements:
+            relay.tidy(timedelta(seconds=1))
+            batch = relay.claim(limit=40, claimed_by=full.me, lease=timedelta(seconds=30))
+        assert len(spread(batch)) == 18
+        assert len(statements.seen) <= 8
+        relay.release([row.claim for row in batch])
+    finally:
+        for scope, value in ((Scope.NAMESPACE, "ns4"), (Scope.WORKFLOW, "w1"), (Scope.TASK, "t2")):
+            governing.resume(scope, value)
+        governing.set_namespace("ns3", create=False, placement=PlacementKind.UNPLACED, nodes=())
 
 
 def test_a_claim_still_finds_the_index_after_many_idle_looks(full: Bench) -> None:

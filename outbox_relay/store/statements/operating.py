@@ -9,6 +9,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from outbox_relay.core.lifecycle import Status
 from outbox_relay.store.sql import POSTGRESQL, SQLITE, after, given, literal, now
+from outbox_relay.store.statements.parking import parked
 from outbox_relay.store.statements.parts import cleared, due, number, statement
 
 if TYPE_CHECKING:
@@ -119,12 +120,30 @@ def rows_by_key(tables: Tables) -> sa.Select[Any]:
     )
 
 
+def _with_task_id(tables: Tables) -> sa.ColumnElement[bool]:
+    return tables.row.c.task_id == sa.bindparam("key", type_=sa.Text())
+
+
+@statement
+def rows_in_flight_by_task_id(tables: Tables) -> sa.Select[Any]:
+    """Rows that have not ended well, by task id: it reads what the partial indexes hold, and not the table."""
+    row = tables.row
+    indexes: list[Any] = [due(tables), parked(), *(row.c.status == literal(one) for one in _OPEN)]
+    parts = []
+    for number_, where in enumerate(indexes):
+        part = sa.select(row.c.id).where(where, _with_task_id(tables)).subquery(f"part_{number_}")
+        parts.append(sa.select(part.c.id))
+    found = sa.union_all(*parts).subquery("found")
+    return _details(tables).where(row.c.id.in_(sa.select(found.c.id))).order_by(row.c.id)
+
+
+_OPEN = (Status.CLAIMED.value, Status.FAILED.value)
+
+
 @statement
 def rows_by_task_id(tables: Tables) -> sa.Select[Any]:
     """Rows by task id. There is no index for it, which every row would pay for: this reads the table."""
-    return (
-        _details(tables).where(tables.row.c.task_id == sa.bindparam("key", type_=sa.Text())).order_by(tables.row.c.id)
-    )
+    return _details(tables).where(_with_task_id(tables)).order_by(tables.row.c.id)
 
 
 # -- cancel, redrive, discard ----------------------------------------------------------------------------------------
@@ -229,3 +248,32 @@ def mark_once(tables: Tables, dialect: str) -> sa.Insert:
     )
     noted: sa.Insert = insert.on_conflict_do_nothing().returning(tables.once.c.row_id)
     return noted
+
+
+@statement
+def old_markers(tables: Tables) -> sa.Select[Any]:
+    """Markers that were made before a while, a page at a time in the order of their key."""
+    once = tables.once
+    last = sa.tuple_(sa.bindparam("row_id", type_=sa.BigInteger()), sa.bindparam("task_id", type_=sa.Text()))
+    return (
+        sa.select(once.c.row_id, once.c.task_id)
+        .where(once.c.created_at < after(-sa.bindparam("age", type_=sa.Float())))
+        .where(sa.tuple_(once.c.row_id, once.c.task_id) > last)
+        .order_by(once.c.row_id, once.c.task_id)
+        .limit(sa.bindparam("limit", type_=sa.BigInteger()))
+    )
+
+
+@statement
+def rows_there(tables: Tables, dialect: str) -> sa.Select[Any]:
+    """Which of the rows are still in the outbox."""
+    ids = given(dialect, "ids", id=sa.BigInteger())
+    return sa.select(tables.row.c.id).where(tables.row.c.id.in_(sa.select(ids.c.id)))
+
+
+@statement
+def forget_markers(tables: Tables, dialect: str) -> sa.Delete:
+    """Markers by their key."""
+    keys = given(dialect, "keys", row_id=sa.BigInteger(), task_id=sa.Text())
+    key = sa.tuple_(tables.once.c.row_id, tables.once.c.task_id)
+    return sa.delete(tables.once).where(key.in_(sa.select(keys.c.row_id, keys.c.task_id)))
