@@ -7,6 +7,7 @@ on the way, the broker gives it again.
 from __future__ import annotations
 
 import contextlib
+import socket
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,7 @@ LONGEST_HEARTBEAT = 10
 SHORTEST_HEARTBEAT = 2
 PREFETCH = 500
 UNREADABLE = (ValueError, TypeError, LookupError, AttributeError)  # what kombu raises for a body that is no message
+CLOSE_TIMEOUT = 1.0
 QUIET = 0.05  # seconds without a message that end a batch
 WHOLE = 0.5  # seconds after its first message at which a batch ends anyway
 
@@ -76,6 +78,7 @@ class Inbox:
         self._consumer: Consumer | None = None
         self._waiting: list[Message] = []
         self._heartbeat_at = 0.0
+        self._sock: socket.socket | None = None
         # A wait on AMQP begins anew with every heartbeat of the server, which come twice in the time agreed upon: one
         # that were as long would never end, and send none of our own.
         self._patience = (connection.heartbeat or LONGEST_HEARTBEAT) / 4
@@ -105,6 +108,7 @@ class Inbox:
         if not self._connection.connected:
             hosts = max(len(self._connection.alt), 1)
             self._connection.ensure_connection(max_retries=hosts, interval_start=0, interval_step=0, timeout=3)
+            self._sock = self._connection.connection.sock if self._answers else None
 
     def receive(self, wait: float, limit: int) -> list[Message]:
         """Return the next messages, at most about ``limit``: none where nothing comes within ``wait`` seconds.
@@ -183,6 +187,21 @@ class Inbox:
         self._consumer = None
         self._waiting.clear()
         self._connection.release()
+
+    def hang_up(self) -> None:
+        """Close for good, in good order where the broker answers soon: what is in hand goes back to its queue."""
+        if self._answers and self._connection.connected:
+            with contextlib.suppress(*self.lost):
+                self._connection.connection.sock.settimeout(CLOSE_TIMEOUT)
+                self._connection.connection.close()
+            self._connection.collect()
+        self.close()
+
+    def interrupt(self) -> None:
+        """Let nobody wait for an answer of the broker any more: the connection is lost. From any thread."""
+        if (sock := self._sock) is not None:
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
 
     def _drain(self, timeout: float) -> None:
         """Take what comes next. Where anybody can write to a queue, it may not even be a message: then it is gone."""

@@ -48,6 +48,7 @@ logger = logging.getLogger("outbox_relay")
 SECOND_SIGNAL = 130
 #: A signal that comes just before the main thread begins to wait does not end that wait: so no wait is longer.
 SIGNAL_LAG = 0.25
+ANSWER_WITHIN = 3.0  # seconds that a relay which stops waits for a broker's answer before it reads on without
 SWEEP, SETTLE = "sweep", "settle"
 
 
@@ -80,6 +81,7 @@ class Relay:
         self._live_for = relay_live_for(settings.worker_ttl, timedelta(seconds=broker_heartbeat(settings.heartbeat)))
         self._reading = Reading(settings.heartbeat)
         self._pulse, self._tally = Pulse(), Tally()
+        self._inbox: Inbox | None = None
         self._loops: dict[str, Loop] = {}
         self._ends: queue.SimpleQueue[str] = queue.SimpleQueue()  # its put() may be called by a signal handler
         self._signals = 0
@@ -160,8 +162,10 @@ class Relay:
         deadline = time.monotonic() + self._parts.settings.drain_timeout.total_seconds()
         for loop in self._loops.values():
             loop.stop()
+        patient_until = time.monotonic() + ANSWER_WITHIN
         while any(not loop.join(SIGNAL_LAG) for loop in self._loops.values()) and time.monotonic() < deadline:
-            pass
+            if self._inbox is not None and time.monotonic() >= patient_until:
+                self._inbox.interrupt()  # what it waits for, it need not have: reports stay with the broker
         late = [name for name, loop in self._loops.items() if not loop.join(0)]
         if late:
             self.stuck = True
@@ -218,6 +222,7 @@ class Relay:
         )
         queues = parts.queues
         inbox = Inbox(connection, [queues.settlements, queues.beacons, queues.relay], parts.outages.voice())
+        self._inbox = inbox
         subscriptions = Subscriptions(parts)
         self._look_at_namespaces = subscriptions.look
         told: dict[str, Any] = {"sign_on": self._sign, "waits": self._sign_waiting}

@@ -105,8 +105,7 @@ class Settle:
 
     def drain(self) -> None:
         """Stop consuming: what has not been applied goes back to the broker."""
-        self._inbox.pause()
-        self._inbox.close()
+        self._inbox.hang_up()
 
     def _look_for_store(self) -> float:
         """The database was away: see whether it is back. The connection to the broker is kept alive meanwhile."""

@@ -60,6 +60,7 @@ class Launcher:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
+            env={**os.environ, "PYTHONPATH": os.getcwd()},
         )
 
     def run(self, request: Mapping[str, Any]) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -63,6 +64,24 @@ def test_a_second_signal_ends_a_relay_at_once(open_shop: OpenShop, rabbitmq: Rab
         assert relay.wait(2) == 130
     finally:
         rabbitmq.resume()
+
+
+@pytest.mark.owns_server
+def test_a_broker_that_falls_silent_does_not_keep_a_relay_from_its_end(open_shop: OpenShop, rabbitmq: RabbitMQ) -> None:
+    """There is nothing left to do for it: no row is claimed, and what it has not said stays where it is."""
+    shop = open_shop(quick=False, outbox_drain_timeout=20)
+    relay = shop.relay()
+    staged = shop.stage("charge")
+    eventually(lambda: relay.says("published 1 row"), 20)
+    rabbitmq.pause()
+    try:
+        began = time.monotonic()
+        assert relay.end(within=18) == 0
+        assert time.monotonic() - began < 12
+    finally:
+        rabbitmq.resume()
+    assert shop.row(staged).published_at is not None
+    assert shop.outbox.store.relays() == []
 
 
 @pytest.mark.owns_server
