@@ -12,6 +12,8 @@ from outbox_relay.cli.output import confirmed, console, say
 from outbox_relay.cli.rows import count
 from outbox_relay.cli.session import Refused, open_outbox, open_store, require_broker_driver, verb
 from outbox_relay.core.leases import rearmed
+from outbox_relay.store.engine import Database, open_engine
+from outbox_relay.store.once import prune_markers
 
 if TYPE_CHECKING:
     from outbox_relay.outbox import Outbox
@@ -57,11 +59,20 @@ def _rearm_queue(outbox: Outbox, queue: str, *, yes: bool) -> None:
 
 
 @click.command(short_help="Delete rows that have been kept long enough.")
+@click.option(
+    "--once-only", metavar="URL", help="Delete, in this database instead, what outbox.once() noted of rows long gone."
+)
 @verb
-def prune() -> None:
-    """Delete rows that ended longer ago than they are kept (outbox_retention_done, outbox_retention_failed)."""
+def prune(once_only: str | None) -> None:
+    """Delete rows that ended longer ago than they are kept (outbox_retention_done, outbox_retention_failed).
+
+    The markers of outbox.once() go with their rows; those in a database that is not the outbox's go by --once-only.
+    """
     outbox = open_outbox()
     store = open_store(outbox)
+    if once_only is not None:
+        _prune_markers(outbox, once_only)
+        return
     settings = outbox.settings
     total = 0
     with console(stderr=True).status("pruning") as progress:
@@ -70,3 +81,11 @@ def prune() -> None:
             progress.update(f"pruned {total:,} rows")
     store.forget_processes(FORGET_AFTER)
     say(f"pruned {count(total, 'row')}")
+
+
+def _prune_markers(outbox: Outbox, url: str) -> None:
+    engine = open_engine(url, named="--once-only")
+    age = max(outbox.settings.retention_done, outbox.settings.retention_failed)
+    pages = prune_markers(Database(engine, outbox.tables), Database(outbox.store.engine, outbox.tables), age=age)
+    say(f"pruned {count(sum(pages), 'marker')}")
+    engine.dispose()

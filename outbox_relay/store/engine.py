@@ -35,8 +35,12 @@ KEEPALIVE = {
 MIGRATE_HINT = "the outbox's tables are not there, or not of this version: run 'outbox migrate'"
 
 
-def open_engine(url: str | sa.URL, *, application: str = "outbox relay") -> sa.Engine:
+def open_engine(
+    url: str | sa.URL, *, application: str = "outbox relay", named: str = "outbox_database_url"
+) -> sa.Engine:
     """Return an engine on ``url`` for processes of the outbox (never the shop's own engine).
+
+    ``named`` says where the URL comes from, for the message of an error.
 
     Raises:
         StoreError: the URL is not one, or names a database that the outbox does not know.
@@ -47,7 +51,7 @@ def open_engine(url: str | sa.URL, *, application: str = "outbox relay") -> sa.E
         if dialect == SQLITE:
             if parsed.database in (None, "", ":memory:"):
                 raise StoreError(
-                    "outbox_database_url names a SQLite database in memory, which no other process sees: name a file, "
+                    f"{named} names a SQLite database in memory, which no other process sees: name a file, "
                     "such as 'sqlite:///shop.db'"
                 )
             engine = sa.create_engine(parsed)
@@ -65,7 +69,7 @@ def open_engine(url: str | sa.URL, *, application: str = "outbox relay") -> sa.E
             connect_args={name: value for name, value in usual.items() if name not in parsed.query},
         )
     except (ArgumentError, NoSuchModuleError, ImportError, ValueError) as error:
-        raise StoreError(f"outbox_database_url cannot be used: {error}") from error
+        raise StoreError(f"{named} cannot be used: {error}") from error
     _configure_postgresql(engine)
     return engine
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from outbox_relay.store.schema import Tables
 
 FOLDER = Path(__file__).parent / "migrations"
+ONCE_FOLDER = FOLDER / "once" / "versions"
 LOCK_TIMEOUT = timedelta(seconds=5)
 
 
@@ -34,20 +35,22 @@ def migrate(
     schema: str | None = None,
     *,
     sql: bool = False,
+    once_only: bool = False,
     lock_timeout: timedelta = LOCK_TIMEOUT,
 ) -> None:
     """Bring the tables to this version; does nothing where they are already.
 
     Everything happens in one transaction. A lock that is not free within ``lock_timeout`` ends it: waiting for longer
     would keep everybody else waiting behind it. With ``sql``, the statements for an empty database are printed
-    (to stdout) and nothing is run.
+    (to stdout) and nothing is run. With ``once_only`` the one table is made that ``outbox.once`` needs in a database of
+    a shop's that is not the outbox's, with a version of its own.
 
     Raises:
         StoreAway: a lock was not free in time, or the database is away.
         StoreError: the tables belong to a newer version.
     """
     tables = build(prefix, schema)
-    config = _config(tables)
+    config = _config(tables, once_only=once_only)
     if sql:
         config.attributes["dialect"] = engine.dialect.name
         command.upgrade(config, "head", sql=True)
@@ -97,9 +100,10 @@ class _Statements(io.StringIO):
         return len(text)
 
 
-def current(connection: sa.Connection, tables: Tables) -> str | None:
+def current(connection: sa.Connection, tables: Tables, *, once_only: bool = False) -> str | None:
     """The revision that the database is at; None where the outbox was never migrated."""
-    options = {"version_table": version_table(tables), "version_table_schema": tables.metadata.schema}
+    version = version_table(tables, once_only=once_only)
+    options = {"version_table": version, "version_table_schema": tables.metadata.schema}
     return MigrationContext.configure(connection, opts=options).get_current_revision()
 
 
@@ -110,15 +114,18 @@ def head(tables: Tables) -> str:
     return revision
 
 
-def version_table(tables: Tables) -> str:
-    return f"{tables.prefix}alembic_version"
+def version_table(tables: Tables, *, once_only: bool = False) -> str:
+    return f"{tables.prefix}once_alembic_version" if once_only else f"{tables.prefix}alembic_version"
 
 
-def _config(tables: Tables) -> Config:
+def _config(tables: Tables, *, once_only: bool = False) -> Config:
     config = Config()
     config.set_main_option("script_location", str(FOLDER).replace("%", "%%"))
     config.set_main_option("path_separator", "os")
+    if once_only:
+        config.set_main_option("version_locations", str(ONCE_FOLDER).replace("%", "%%"))
     config.attributes["tables"] = tables
+    config.attributes["once_only"] = once_only
     return config
 
 
@@ -151,7 +158,7 @@ def _take_turns(connection: sa.Connection, tables: Tables) -> None:
 
 
 def _check_known(config: Config, connection: sa.Connection, tables: Tables) -> None:
-    revision = current(connection, tables)
+    revision = current(connection, tables, once_only=config.attributes["once_only"])
     known: set[Any] = {one.revision for one in ScriptDirectory.from_config(config).walk_revisions()}
     if revision is not None and revision not in known:
         raise StoreError(

@@ -1,12 +1,17 @@
-"""The marker that makes a task's own database effects happen once."""
+"""The markers that make a task's own database effects happen once; they live where the effects are."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from outbox_relay.store.sql import values
 from outbox_relay.store.statements import operating
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from datetime import timedelta
+
+    from outbox_relay.store.engine import Database
     from outbox_relay.store.raw import Connection
     from outbox_relay.store.schema import Tables
 
@@ -32,3 +37,29 @@ def is_serialization_failure(error: BaseException | None) -> bool:
             return True
         error = error.__cause__
     return False
+
+
+def prune_markers(place: Database, outbox: Database, *, age: timedelta, limit: int = 5_000) -> Iterator[int]:
+    """Delete the markers in a database that is not the outbox's: those older than ``age`` whose rows are gone.
+
+    Yields how many were deleted, a page of ``limit`` markers at a time. While a row is there, it may be redriven, and
+    its marker stays.
+    """
+    row_id, task_id = -1, ""
+    while True:
+        with place.begin(reads=True) as connection:
+            parameters = {"age": age.total_seconds(), "row_id": row_id, "task_id": task_id, "limit": limit}
+            markers = connection.execute(operating.old_markers(place.tables), parameters).all()
+        if not markers:
+            return
+        ids = values(outbox.dialect, "ids", id=[marker.row_id for marker in markers])
+        with outbox.begin(reads=True) as connection:
+            there = set(connection.execute(operating.rows_there(outbox.tables, outbox.dialect), ids).scalars())
+        gone = [(marker.row_id, marker.task_id) for marker in markers if marker.row_id not in there]
+        if gone:
+            row_ids, task_ids = zip(*gone, strict=True)
+            keys = values(place.dialect, "keys", row_id=row_ids, task_id=task_ids)
+            with place.begin() as connection:
+                connection.execute(operating.forget_markers(place.tables, place.dialect), keys)
+        yield len(gone)
+        row_id, task_id = markers[-1]

@@ -13,7 +13,7 @@ from billiard.exceptions import WorkerLostError
 from celery.exceptions import Ignore, Reject, Retry, Terminated
 
 from outbox_relay.core.settlement import Retried, Settlement
-from outbox_relay.errors import AlreadyDone
+from outbox_relay.errors import AlreadyDone, RunAgain
 from outbox_relay.worker.retries import rider_of, to_retried
 
 if TYPE_CHECKING:
@@ -49,6 +49,8 @@ def of_failure(job: Job, request: Any, exc_info: Any, captured: Caught | None, d
         return _of_bare_retry(job, request, error)
     if isinstance(error, AlreadyDone):
         return Settlement.done(job.delivery, job.task_id, f"skipped: {error}")
+    if isinstance(error, RunAgain):
+        return Settlement.again(job.delivery, job.task_id, describe(error))
     if isinstance(error, Ignore):
         return Settlement.done(job.delivery, job.task_id, f"ignored: {error}")
     if request._already_revoked:
@@ -86,6 +88,11 @@ def of_invalid(job: Job, error: BaseException, default: tuple[str, ...]) -> Sett
 
 def of_revoke(job: Job, reason: str) -> Settlement:
     return Settlement.cancelled(job.delivery, job.task_id, reason)
+
+
+def of_acknowledgement(job: Job) -> Settlement:
+    """A strategy that runs tasks in a way of its own says no more than that it is through with the message."""
+    return Settlement.done(job.delivery, job.task_id, "acknowledged by the task's own strategy")
 
 
 def of_reject(job: Job, requeue: bool) -> Settlement:

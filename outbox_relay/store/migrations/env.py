@@ -11,7 +11,7 @@ from outbox_relay.store.sql import POSTGRESQL
 tables = context.config.attributes["tables"]
 options = {
     "target_metadata": tables.metadata,
-    "version_table": version_table(tables),
+    "version_table": version_table(tables, once_only=context.config.attributes["once_only"]),
     "version_table_schema": tables.metadata.schema,
     "tables": tables,
 }

@@ -25,7 +25,8 @@ def upgrade() -> None:
     prefix, schema = options["tables"].prefix, options["version_table_schema"]
     metadata, row, namespace, meta = _tables(prefix, schema)
     for table in metadata.sorted_tables:
-        op.execute(sa.schema.CreateTable(table))
+        marker = table.name == f"{prefix}once"  # `migrate --once-only` may have made that one
+        op.execute(sa.schema.CreateTable(table, if_not_exists=marker))
         for index in sorted(table.indexes, key=lambda one: str(one.name)):
             op.execute(sa.schema.CreateIndex(index))
     if op.get_context().dialect.name == "postgresql":
