@@ -63,30 +63,34 @@ class RabbitPublisher(Publisher):
         return self.finish(self.begin(messages, timeout=timeout))
 
     def begin(self, messages: Sequence[Outgoing], *, timeout: float) -> Flight:
-        """Send as much as can go without any answer of the broker's.
+        """Send as much as can go without any answer of the broker's: of earlier flights first, then of this one.
 
-        That is nothing while an earlier flight has messages that have not left, or none that the broker is known to
-        take at this moment.
+        That is nothing where the broker is not known to take messages at this moment.
         """
         deadline = time.monotonic() + timeout
         if self._in_doubt:
             self._forget_lost_doubts()
-        items = [self._take(message) for message in messages]
-        flight = RabbitFlight([], items, deadline)
-        if all(one.has_left for one in self._flights) and not self._is_quiet():
-            self._send_ahead(flight)
+        flight = RabbitFlight([], [self._take(message) for message in messages], deadline)
         self._flights.append(flight)
+        if not self._is_quiet():
+            for one in self._flights:
+                if not one.has_left:
+                    self._send_ahead(one)
+                    if not one.has_left:
+                        break
         return flight
 
     def _send_ahead(self, flight: RabbitFlight) -> None:
         """Send the messages that go through the exchange that all are in flight to, up to the first other one."""
-        exchanges = {item.message.target.exchange for one in (*self._flights, flight) for item in one.items[:1]}
+        exchanges = {item.message.target.exchange for one in self._flights for item in one.items[:1]}
         link, ready = self._link, []
         if len(exchanges) == 1 and link.connected:
             for item in flight.items:
+                if not item.is_new:
+                    continue
                 target = item.message.target
                 known = not target.exchange or (target.exchange, target.queue.name) in link.declared
-                if target.exchange not in exchanges or not known or item.size >= LARGE or not item.is_new:
+                if target.exchange not in exchanges or not known or item.size >= LARGE:
                     break
                 ready.append(item)
         try:

@@ -50,6 +50,22 @@ def test_a_batch_leaves_before_the_one_before_it_is_confirmed(rabbit: Bench) -> 
     assert len(rabbit.row_ids()) == 101
 
 
+def test_a_connection_that_begins_with_several_batches_catches_up(rabbit: Bench) -> None:
+    """Nothing is sent ahead before the broker has confirmed something; from then on everything is."""
+    first, second = (rabbit.publisher.begin(rabbit.outs(10), timeout=20) for _ in range(2))
+    assert isinstance(first, RabbitFlight)
+    assert isinstance(second, RabbitFlight)
+    assert not first.has_left
+    rabbit.publisher.finish(first)
+    third = rabbit.publisher.begin(rabbit.outs(10), timeout=20)
+    assert isinstance(third, RabbitFlight)
+    assert second.has_left
+    assert third.has_left
+    for flight in (second, third):
+        rabbit.publisher.finish(flight)
+    assert rabbit.row_ids() == list(range(1, 31))
+
+
 @pytest.mark.parametrize("at", [0, 1, 2])
 def test_a_missing_queue_is_made_while_other_batches_are_in_flight(rabbit: Bench, at: int) -> None:
     assert rabbit.publish(rabbit.outs(1)) == [CONFIRMED]
