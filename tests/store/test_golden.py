@@ -20,8 +20,10 @@ from outbox_relay.store.statements import (
     claiming,
     directives,
     governing,
+    inprocess,
     operating,
     parking,
+    plain,
     publishing,
     rearming,
     register,
@@ -53,6 +55,8 @@ MODULES = (
     operating,
     governing,
     takeback,
+    plain,
+    inprocess,
 )
 NARROW = claiming.Narrow(guarded=True, sharded=True)
 FILTERED = frozenset({"ids", "namespace", "task", "workflow_id", "error"})
@@ -77,6 +81,7 @@ SPECIAL: dict[Callable[..., Any], dict[str, Callable[[str], tuple[Any, ...]]]] =
         "_narrow": lambda dialect: (TABLES, dialect, NARROW),
     },
     claiming.claimed_rows: {"": lambda _: (TABLES,), "_sharded": lambda _: (TABLES, NARROW)},
+    inprocess.next_row: {"": lambda _: (TABLES, False), "_delayed": lambda _: (TABLES, True)},
     parking.unpark: {f"_{scope.value}": lambda dialect, scope=scope: (TABLES, dialect, scope) for scope in Scope},
     operating.list_rows: {
         "": lambda _: (TABLES, None, frozenset()),

@@ -57,6 +57,8 @@ class Row(models.Model):
     settle_on = models.TextField(null=True)
     created_at = models.DateTimeField()
     settled_at = models.DateTimeField(null=True)
+    args = models.TextField(null=True)
+    kwargs = models.TextField(null=True)
 
     class Meta:
         db_table = _tables.row.name

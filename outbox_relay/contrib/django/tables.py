@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 import sqlalchemy as sa
 from django.conf import settings
 from django.db import connections, router, transaction
 from django.db.migrations.operations.base import Operation
 
-from outbox_relay.store.migrate import as_statements, version_table
-from outbox_relay.store.schema import Tables, build
-from outbox_relay.store.sql import POSTGRESQL, SQLITE
+from outbox_relay.core.placement import DEFAULT_NAMESPACE
+from outbox_relay.store.migrate import as_statements, head, version_table
+from outbox_relay.store.schema import SCHEMA_VERSION, Tables, build
+from outbox_relay.store.sql import POSTGRESQL, SQLITE, now
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -94,20 +96,26 @@ def complete(using: str) -> None:
     there = set(connection.introspection.table_names())
     if tables.row.name not in there or tables.meta.name in there:
         return  # the app's migrations are not applied, or all of them are
-    missing = [one for one in tables.metadata.sorted_tables if one.name not in there]
-    with transaction.atomic(using=using), connection.cursor() as cursor:
-        for statement in _creating(dialect, tables.metadata, missing):
-            cursor.execute(statement)
-        for statement in as_statements(tables, dialect, "head"):
-            if statement.startswith(("INSERT", "UPDATE", f"CREATE TABLE {version_table(tables)}")):
-                cursor.execute(statement)
-
-
-def _creating(dialect: str, metadata: sa.MetaData, tables: Iterable[sa.Table]) -> list[str]:
-    statements: list[str] = []
-    engine: Any = sa.create_mock_engine(
-        f"{dialect}+psycopg://" if dialect == POSTGRESQL else f"{dialect}://",
-        lambda sql, *_, **__: statements.append(str(sql.compile(dialect=engine.dialect))),
+    version = sa.Table(version_table(tables), sa.MetaData(), sa.Column("version_num", sa.String(32), primary_key=True))
+    missing = [one for one in (*tables.metadata.sorted_tables, version) if one.name not in there]
+    first = (
+        sa.insert(version).values(version_num=head(tables)),
+        sa.insert(tables.namespace).values(namespace=DEFAULT_NAMESPACE, created_at=now()),
+        sa.insert(tables.meta).values(id=1, outbox_id=uuid4(), schema_version=SCHEMA_VERSION, created_at=now()),
     )
-    metadata.create_all(engine, tables=list(tables), checkfirst=False)
+    with transaction.atomic(using=using), connection.cursor() as cursor:
+        for statement in _as_text(dialect, missing, first):
+            cursor.execute(statement)
+
+
+def _as_text(dialect: str, tables: Iterable[sa.Table], inserts: Iterable[sa.Insert]) -> list[str]:
+    statements: list[str] = []
+    url = sa.make_url("postgresql+psycopg://" if dialect == POSTGRESQL else "sqlite://")
+    engine: Any = sa.create_mock_engine(
+        url, lambda sql, *_, **__: statements.append(str(sql.compile(dialect=engine.dialect)))
+    )
+    for table in tables:
+        table.create(engine, checkfirst=False)
+    literal = {"literal_binds": True}
+    statements += [str(one.compile(dialect=engine.dialect, compile_kwargs=literal)) for one in inserts]
     return statements

@@ -1,0 +1,2 @@
+SELECT outbox_row.id, outbox_row.namespace, outbox_row.dispatch_key, outbox_row.workflow_id, outbox_row.run_id, outbox_row.ordinal, outbox_row.task_queue, outbox_row.node, outbox_row.task, outbox_row.task_id, outbox_row.body, outbox_row.content_type, outbox_row.content_encoding, outbox_row.headers, outbox_row.properties, outbox_row.status, outbox_row.attempt, outbox_row.visible_after
+FROM outbox_row ORDER BY outbox_row.id

@@ -1,0 +1,1 @@
+UPDATE outbox_row SET task_queue=?, exchange=?, routing_key=?, body=?, content_type=?, content_encoding=?, headers=?, properties=?, args=NULL, kwargs=NULL WHERE outbox_row.id = ? AND outbox_row.claim_token = ?
