@@ -15,8 +15,9 @@ ALWAYS = datetime(1970, 1, 1, tzinfo=timezone.utc)
 def share(due: Mapping[str, int], places: int) -> dict[str, int]:
     """Share ``places`` between namespaces with ``due`` rows (in the order of their turn): namespace → rows to take.
 
-    Every namespace gets an equal part first; what some leave over goes, in equal parts again, to those that still
-    have rows. Where there are more namespaces than places, the first ones get one place each.
+    Every namespace gets an equal part first, rounded up while that leaves enough for those that come after it; what
+    some leave over goes, in equal parts again, to those that still have rows. Where there are more namespaces than
+    places, the first ones get one place each.
     """
     taken: dict[str, int] = {}
     left = places
@@ -24,9 +25,8 @@ def share(due: Mapping[str, int], places: int) -> dict[str, int]:
         open_ = [name for name, rows in due.items() if rows > taken.get(name, 0)]
         if not open_:
             break
-        part = -(-left // len(open_))
-        for name in open_:
-            more = min(part, due[name] - taken.get(name, 0), left)
+        for after, name in zip(range(len(open_) - 1, -1, -1), open_, strict=True):
+            more = min(-(-left // (after + 1)), due[name] - taken.get(name, 0))
             if more:
                 taken[name] = taken.get(name, 0) + more
                 left -= more

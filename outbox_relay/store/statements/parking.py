@@ -29,12 +29,16 @@ def parked() -> sa.TextClause:
 def unpark(tables: Tables, dialect: str, scope: Scope) -> sa.Update:
     """Put what a hold kept back into the due indexes, a batch at a time, whatever else may keep it back.
 
-    Which is looked at again by the next claim, and by those who park.
+    Which is looked at again by the next claim, and by those who park. A namespace is compared in a way that no index
+    on it serves: those have all its rows, and this is about its parked ones.
     """
     row = tables.row
+    column = held_column(row, scope)
+    if scope is Scope.NAMESPACE:
+        column = column + sa.literal_column("''", sa.Text)
     wanted = (
         sa.select(row.c.id)
-        .where(parked(), held_column(row, scope) == sa.bindparam("value", type_=sa.Text()))
+        .where(parked(), column == sa.bindparam("value", type_=sa.Text()))
         .order_by(row.c.id)
         .limit(sa.bindparam("limit", type_=sa.BigInteger()))
         .with_for_update(of=row)
@@ -138,7 +142,13 @@ def _kept_back(row: sa.FromClause, holds: sa.FromClause, dialect: str) -> sa.Col
 
 
 def _moved(tables: Tables, dialect: str, wanted: sa.Select[int], *, parked: bool) -> sa.Update:
-    """A subquery on SQLite: Python's driver counts no changed rows for a statement that starts with WITH."""
+    """As an array on PostgreSQL, which then goes by the primary key, whatever it makes of the number of the rows.
+
+    A subquery on SQLite: Python's driver counts no changed rows for a statement that starts with WITH.
+    """
     row = tables.row
-    source: sa.FromClause = wanted.cte("wanted") if dialect == POSTGRESQL else wanted.subquery("wanted")
-    return sa.update(row).where(row.c.id == source.c.id).values(parked=sa.true() if parked else sa.false())
+    changed = sa.update(row).values(parked=sa.true() if parked else sa.false())
+    if dialect == POSTGRESQL:
+        return changed.where(row.c.id == sa.any_(sa.func.array(wanted.scalar_subquery())))
+    source = wanted.subquery("wanted")
+    return changed.where(row.c.id == source.c.id)
