@@ -18,6 +18,7 @@ from outbox_relay.settings import ENABLE_HINT
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from outbox_relay.core.namespaces import HoldInfo, NamespaceInfo
     from outbox_relay.core.processes import RelayInfo, WorkerInfo
     from outbox_relay.outbox import Outbox
 
@@ -35,7 +36,7 @@ WORKERS: Mapping[str, Callable[[WorkerInfo], Any]] = {
     "node": lambda worker: worker.node,
     "namespaces": lambda worker: "all" if worker.namespaces is None else ", ".join(worker.namespaces),
     "queues": lambda worker: ", ".join(worker.queues),
-    "holds": lambda worker: worker.held,
+    "in flight": lambda worker: worker.held,
     "live": lambda worker: worker.live,
     "started": lambda worker: worker.started_at,
     "last seen": lambda worker: worker.last_seen_at,
@@ -51,11 +52,14 @@ def status(as_json: bool) -> None:
     store = open_store(outbox)
     counts, relays, aside = store.counts(), store.relays(), store.aside()
     found = store.workers(outbox.settings.worker_ttl)
+    holds, full = store.governing.holds(), store.governing.at_quota(outbox.settings.default_quota)
     if as_json:
         head = {"name": outbox.settings.name, "enabled": outbox.enabled}
-        print_json({**head, "rows": counts, "set_aside": aside, "relays": relays, "workers": found})
+        limits = {"holds": holds, "at_quota": full}
+        print_json({**head, "rows": counts, "set_aside": aside, **limits, "relays": relays, "workers": found})
         return
-    print_table(facts([("outbox", outbox.settings.name), *rows_of(counts), *processes_of(relays, found)]))
+    pairs = [*rows_of(counts), *limits_of(holds, full), *processes_of(relays, found)]
+    print_table(facts([("outbox", outbox.settings.name), *pairs]))
     if aside:
         note(f"warning: {count(aside, 'report')} of workers could not be applied: see {outbox.tables.aside.name}")
     for text in worries(outbox, counts, relays, found):
@@ -72,6 +76,23 @@ def rows_of(counts: Mapping[str, int]) -> Iterator[tuple[str, str]]:
         yield state.value, number
     if counts.get("due"):
         yield "oldest due", f"{span(timedelta(seconds=counts['oldest_due_seconds']))} ago"
+
+
+def limits_of(holds: Sequence[HoldInfo], full: Sequence[NamespaceInfo]) -> Iterator[tuple[str, str]]:
+    """Say what is paused, and which namespaces have no room for another row."""
+    if holds:
+        yield "paused", some([f"{one.scope.value} {one.value}" for one in holds])
+    if full:
+        yield "at quota", some([f"{one.namespace} ({one.in_flight:,} of {one.quota:,})" for one in full])
+
+
+def some(names: Sequence[str]) -> str:
+    """Return the first few of many names."""
+    more = len(names) - SHOWN
+    return ", ".join(names[:SHOWN]) + (f" and {more:,} more" if more > 0 else "")
+
+
+SHOWN = 5
 
 
 def processes_of(relays: Sequence[RelayInfo], found: Sequence[WorkerInfo]) -> Iterator[tuple[str, str]]:

@@ -54,6 +54,14 @@ class Governing:
             found = connection.execute(statement, {} if name is None else {"name": name}).mappings()
             return [_namespace(one, default_quota) for one in found]
 
+    def at_quota(self, default_quota: int | None) -> list[NamespaceInfo]:
+        """The namespaces that have no room for another row, and rows that wait for it."""
+        return [
+            one
+            for one in self.namespaces(default_quota)
+            if one.quota is not None and one.in_flight >= one.quota and one.due
+        ]
+
     def names(self) -> list[str]:
         """The names of all registered namespaces."""
         with self._db.begin(reads=True) as connection:

@@ -63,6 +63,18 @@ def test_what_is_set_of_a_namespace_leaves_the_rest_as_it_is(bench: Bench) -> No
     assert see(bench, "acme").quota is None
 
 
+def test_namespaces_at_their_quota_are_those_with_rows_that_wait_for_it(bench: Bench) -> None:
+    for name in ("acme", "globex", "initech"):
+        bench.stage(2, name)
+    rows = bench.claim(6)
+    by_name = {row.namespace: row for row in rows}
+    bench.store.release([by_name["acme"].claim, by_name["initech"].claim])
+    for name in ("acme", "globex"):
+        bench.store.governing.set_namespace(name, create=False, max_in_flight=1)
+    assert [one.namespace for one in bench.store.governing.at_quota(None)] == ["acme"]
+    assert [one.namespace for one in bench.store.governing.at_quota(1)] == ["acme", "initech"]
+
+
 def test_a_deprecated_namespace_takes_no_row_and_finishes_those_that_it_has(bench: Bench) -> None:
     bench.stage(2, "acme")
     bench.store.governing.set_namespace("acme", create=False, state=NamespaceState.DEPRECATED)
