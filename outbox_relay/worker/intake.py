@@ -12,7 +12,7 @@ from celery.utils.log import get_logger
 from kombu.utils.encoding import safe_repr
 
 from outbox_relay.worker import outcomes
-from outbox_relay.worker.requests import adopt
+from outbox_relay.worker.requests import adopt, keep_awake
 from outbox_relay.worker.retries import carry_riders
 
 if TYPE_CHECKING:
@@ -81,6 +81,14 @@ def _attend_receipt(consumer: Any, desk: Desk) -> None:
     def create_task_handler(*args: Any, **kwargs: Any) -> Callable[[Any], Any]:
         inner = make_handler(*args, **kwargs)
 
+        def soon(what: Callable[..., Any], *about: Any) -> None:
+            consumer.call_soon(what, *about)
+            keep_awake()
+
+        def refuse(message: Any) -> None:
+            if not message.acknowledged:
+                message.reject_log_error(logger, consumer.connection_errors)
+
         def on_task_received(message: Any) -> Any:
             try:
                 return inner(message)
@@ -88,8 +96,7 @@ def _attend_receipt(consumer: Any, desk: Desk) -> None:
                 raise
             except Exception as error:
                 logger.critical("A message was refused: %r; headers: %s", error, safe_repr(message.headers), exc_info=1)
-                if not message.acknowledged:
-                    message.reject_log_error(logger, consumer.connection_errors)
+                soon(soon, refuse, message)  # after an acknowledgement that is on its way: they come in any order
                 desk.end_unrun(message, outcomes.of_invalid, error, desk.retry_for)
                 return None
 

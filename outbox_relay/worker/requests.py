@@ -20,6 +20,7 @@ from kombu.asynchronous import get_event_loop
 from outbox_relay.publish.capture import diverted
 from outbox_relay.worker import outcomes
 from outbox_relay.worker.retries import RetrySink
+from outbox_relay.worker.warnings import has_own_strategy
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,7 +31,7 @@ logger = get_logger(__name__)
 AT_ONCE = 0.005  # seconds
 
 
-def _keep_awake() -> None:
+def keep_awake() -> None:
     """Let the worker's event loop come round at once.
 
     A message that is refused as it is received may be acknowledged only when the loop has waited for something else,
@@ -51,6 +52,7 @@ class Settling:
     outbox_job: Job | None = None
     outbox_returned = False  # the broker has the message again
     outbox_ending = False  # Celery is in the middle of ending the task
+    outbox_given = False  # the pool has it
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -116,12 +118,14 @@ class Settling:
     # -- what Celery does without the pool ---------------------------------------------------------------------------
 
     def _announce_revoked(self, reason: str, *args: Any, **kwargs: Any) -> Any:
+        self.outbox_ending = True
         try:
             return super()._announce_revoked(reason, *args, **kwargs)  # type: ignore[misc]
         finally:
+            self.outbox_ending = False
             if self.outbox_job is not None:
                 self.outbox_desk.end(self.outbox_job, outcomes.of_revoke, reason)
-                _keep_awake()
+                keep_awake()
 
     def _announce_cancelled(self, *args: Any, **kwargs: Any) -> Any:
         if self.outbox_job is not None:
@@ -182,6 +186,7 @@ def _settling_execution(inner: Callable[..., Any]) -> Callable[..., Any]:
         job = self.outbox_job
         if job is None:
             return inner(self, pool, **kwargs)
+        self.outbox_given = True
         try:
             result = inner(self, pool, **kwargs)
         except (TaskRevokedError, MemoryError):
@@ -194,6 +199,8 @@ def _settling_execution(inner: Callable[..., Any]) -> Callable[..., Any]:
         future = getattr(result, "f", None)
         if future is not None:  # a thread pool keeps what its callbacks raise, and tells nobody
             future.add_done_callback(lambda done: _look_at(self, done))
+        elif hasattr(result, "link_exception"):  # gevent: as before
+            result.link_exception(lambda ended: self.outbox_broken(ended.exception))
         return result
 
     return execute_using_pool
@@ -208,11 +215,26 @@ def _as_exc_info(error: BaseException) -> ExceptionInfo:
     return ExceptionInfo((type(error), error, error.__traceback__))
 
 
+class SettlingByHand(Settling):
+    """For a task with a strategy of its own, which may never give a request to the pool (celery-batches does not).
+
+    The last that is heard of such a request is its acknowledgement: then it is done.
+    """
+
+    def acknowledge(self) -> Any:
+        job, ends = self.outbox_job, not (self.outbox_given or self.outbox_ending)
+        result = super().acknowledge()  # type: ignore[misc]
+        if job is not None and ends:
+            self.outbox_desk.end(job, outcomes.of_acknowledgement)
+        return result
+
+
 def adopt(task: Any, desk: Desk, known: dict[Any, Any]) -> None:
     """Give a task a Request class that settles; ``known`` remembers the classes that were made, by their base."""
     base = symbol_by_name(task.Request)
     while issubclass(base, Settling):  # a worker before this one, in the same process
         base = base.outbox_base
-    if base not in known:
-        known[base] = type("Request", (Settling, base), {"outbox_desk": desk, "outbox_base": base})
-    task.Request = known[base]
+    mixin = SettlingByHand if has_own_strategy(task) else Settling
+    if (mixin, base) not in known:
+        known[mixin, base] = type("Request", (mixin, base), {"outbox_desk": desk, "outbox_base": base})
+    task.Request = known[mixin, base]

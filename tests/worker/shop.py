@@ -8,14 +8,21 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from celery import Celery, Task
 from celery.exceptions import Ignore, Reject, Retry
-from celery.worker.request import Request
+from celery.utils.imports import symbol_by_name
+from celery.utils.log import get_logger
+from celery.worker.request import Request, create_request_cls
+from celery.worker.strategy import default as default_strategy
 
 from outbox_relay.errors import AlreadyDone
 from outbox_relay.outbox import Outbox
-from outbox_relay.staging.once import SkippedRun
+from outbox_relay.staging.once import RepeatedRun, SkippedRun
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 app = Celery("shop", broker=os.environ["SHOP_BROKER"])
 app.conf.update(
@@ -33,6 +40,7 @@ app.conf.update(
     broker_transport_options={"polling_interval": 0.05} if os.environ["SHOP_BROKER"].startswith("embedded") else {},
 )
 outbox = Outbox(app)
+logger = get_logger(__name__)
 notes = Path(os.environ.get("SHOP_NOTES", "/nonexistent"))
 
 
@@ -88,6 +96,11 @@ def reject(requeue: bool = False) -> None:
 @app.task(autoretry_for=(Exception,))
 def skipped() -> None:
     raise SkippedRun("row 1 has committed its effects already")
+
+
+@app.task(autoretry_for=(Exception,))
+def met_another_run() -> None:
+    raise RepeatedRun("another run of row 1 was committing")
 
 
 @app.task
@@ -246,6 +259,125 @@ def die_once() -> None:
     if not once.exists():
         once.touch()
         os._exit(3)
+
+
+@app.task(acks_late=True, acks_on_failure_or_timeout=False)
+def fail_unacknowledged() -> None:
+    raise ValueError("and the message is rejected")
+
+
+@app.task(acks_late=True, acks_on_failure_or_timeout=False, time_limit=1)
+def too_long_once() -> None:
+    """Its message goes back to the broker at the limit."""
+    once = notes / "too_long"
+    if not once.exists():
+        once.touch()
+        time.sleep(60)
+
+
+@app.task(retry_on_worker_lost=True, default_retry_delay=9)
+def die_and_be_retried() -> None:
+    os._exit(3)
+
+
+@app.task(bind=True, retry_on_worker_lost=True, max_retries=0)
+def die_for_good(self: Task) -> None:
+    os._exit(3)
+
+
+@app.task(rate_limit="2/s")
+def slow_lane() -> None:
+    pass
+
+
+@app.task(rate_limit="1/h")
+def slowest_lane() -> None:
+    pass
+
+
+def counting(task: Task, app: Celery, consumer: Any) -> Callable[..., Any]:
+    """A strategy of the user's own around Celery's."""
+    inner = default_strategy(task, app, consumer)
+
+    def on_message(*args: Any, **kwargs: Any) -> Any:
+        note("counted")
+        return inner(*args, **kwargs)
+
+    return on_message
+
+
+@app.task(Strategy="tests.worker.shop:counting")
+def counted() -> None:
+    pass
+
+
+@app.task(Strategy="tests.worker.shop:counting")
+def counted_fail() -> None:
+    raise ValueError("also seen through a strategy")
+
+
+class InBatches(Task):
+    """What celery-batches does with requests: they are collected, and acknowledged; the pool gets none of them."""
+
+    typing = False
+    size = 2
+
+    def Strategy(self, task: Task, app: Celery, consumer: Any) -> Callable[..., Any]:  # noqa: N802 - Celery's name
+        held: list[Request] = []
+        make = create_request_cls(symbol_by_name(task.Request), task, consumer.pool, consumer.hostname, None, app=app)
+
+        def flush(requests: list[Request]) -> None:
+            def acknowledge(*_: Any) -> None:
+                for request in requests:
+                    request.acknowledge()
+
+            late, early = (acknowledge, nothing) if task.acks_late else (nothing, acknowledge)
+            ids = [request.id for request in requests]
+            consumer.pool.apply_async(run_batch, (self.name, ids), callback=late, accept_callback=early)
+
+        def on_message(message: Any, body: Any, ack: Any, reject: Any, callbacks: Any, **_: Any) -> None:
+            held.append(
+                make(
+                    message, on_ack=ack, on_reject=reject, app=app, hostname=consumer.hostname, eventer=None, task=task,
+                    body=message.body, headers=message.headers, decoded=False, utc=True,
+                    connection_errors=consumer.connection_errors,
+                )
+            )  # fmt: skip
+            if len(held) == self.size:
+                requests = held[:]
+                held.clear()
+                flush(requests)
+
+        return on_message
+
+
+def nothing(*_: Any) -> None:
+    pass
+
+
+def breaking(task: Task, app: Celery, consumer: Any) -> Callable[..., Any]:
+    """A strategy that acknowledges a message, or not, and breaks."""
+
+    def on_message(message: Any, body: Any, ack: Any, *_: Any, **__: Any) -> None:
+        if message.headers["argsrepr"] == "('acknowledged',)":
+            ack(logger, consumer.connection_errors)
+        raise ValueError("the strategy is broken")
+
+    return on_message
+
+
+@app.task(Strategy="tests.worker.shop:breaking")
+def never_run(what: str) -> None:
+    pass
+
+
+def run_batch(name: str, ids: list[str]) -> None:
+    app.tasks[name].run(ids)
+
+
+@app.task(base=InBatches)
+def batched(ids: list[str]) -> None:
+    note(f"batch of {len(ids)}")
 
 
 @app.task

@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import functools
 from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import celery
 import pytest
 
 from outbox_relay.core.settlement import Kind
@@ -37,7 +39,14 @@ class End:
     says: str = ""
     args: tuple[Any, ...] = ()
     more: tuple[tuple[str, Any], ...] = ()
-    pools: tuple[str, ...] = ("prefork", "threads", "solo")
+    pools: tuple[str, ...] = ("prefork", "threads", "solo", "gevent")
+
+
+CELERY = tuple(int(part) for part in celery.__version__.split(".")[:2])
+
+
+def soon() -> dict[str, str]:
+    return {"eta": (datetime.now(timezone.utc) + timedelta(seconds=1)).isoformat()}
 
 
 EMBED = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}
@@ -50,6 +59,7 @@ ENDS = [
     End("ignore", "ignore", Kind.DONE, "ignored"),
     End("replace", "replaced", Kind.DONE, "ignored"),
     End("second_run_of_what_is_done", "skipped", Kind.DONE, "skipped"),
+    End("run_that_met_another_in_its_commit", "met_another_run", Kind.AGAIN, "another run"),
     End("task_that_says_it_is_done", "already_done", Kind.DONE, "skipped"),
     End("reject", "reject", Kind.FAILED, "Reject"),
     End("named_for_all_tasks", "named_for_all", Kind.AGAIN, "NamedForAllError: again, please"),
@@ -63,16 +73,33 @@ ENDS = [
         "NamedForAllError",
         more=(("body", [[], {}, {**EMBED, "chord": {"task": "tests.worker.shop.add", "args": [], "kwargs": {}}}]),),
     ),
-    End("hard_limit", "too_long", Kind.FAILED, "TimeLimitExceeded", pools=PREFORK),
+    End("hard_limit", "too_long", Kind.FAILED, "TimeLimitExceeded", pools=("prefork", "gevent")),
     End("soft_limit", "softly_too_long", Kind.FAILED, "SoftTimeLimitExceeded", pools=PREFORK),
     End("child_exits", "die", Kind.LOST, "WorkerLostError", pools=PREFORK),
     End("child_killed", "die", Kind.LOST, "WorkerLostError", ("kill",), pools=PREFORK),
-    End("sys_exit", "leave", Kind.LOST, "WorkerLostError", pools=("threads", "solo")),
+    End("sys_exit", "leave", Kind.LOST, "WorkerLostError", pools=("threads", "solo", "gevent")),
     End("sys_exit_of_a_child", "leave", Kind.LOST, "", pools=PREFORK),
     End("hook_of_the_user_raises", "broken_hook", Kind.FAILED, ""),
     End("call_of_the_user", "called", Kind.DONE),
     End("request_of_the_user", "own_request", Kind.FAILED, "ValueError"),
     End("request_of_the_user_by_name", "own_request_by_name", Kind.FAILED, "ValueError"),
+    End("strategy_of_the_user", "counted", Kind.DONE),
+    End("strategy_of_the_user_fails", "counted_fail", Kind.FAILED, "ValueError"),
+    End("one_of_a_batch", "batched", Kind.DONE, "acknowledged by the task's own strategy"),
+    End("other_of_a_batch", "batched", Kind.DONE, "acknowledged by the task's own strategy"),
+    End("strategy_breaks", "never_run", Kind.FAILED, "the strategy is broken", ("",)),
+    End("strategy_acknowledges_and_breaks", "never_run", Kind.FAILED, "the strategy is broken", ("acknowledged",)),
+    End("rejected_when_it_fails", "fail_unacknowledged", Kind.FAILED, "ValueError"),
+    End("eta_that_comes", "add", Kind.DONE, more=(("headers", soon),)),
+    End("eta_that_comes_at_a_rate", "slow_lane", Kind.DONE, more=(("headers", soon),)),
+    *(End(f"rate_limited_{n}", "slow_lane", Kind.DONE) for n in range(3)),
+    End(
+        "retry_when_the_worker_is_lost",
+        "die_and_be_retried",
+        *((Kind.RETRY, "") if CELERY >= (5, 7) else (Kind.LOST, "WorkerLostError")),
+        pools=PREFORK,
+    ),
+    End("retries_when_the_worker_is_lost_used_up", "die_for_good", Kind.LOST, "WorkerLostError", pools=PREFORK),
     End("task_that_sends_others", "sends_more", Kind.DONE),
     End("unknown_task", "not_there_yet", Kind.UNKNOWN, "not_there_yet"),
     End("expired", "add", Kind.CANCELLED, "expired", more=(("headers", {"expires": "2020-01-01T00:00:00+00:00"}),)),
@@ -114,8 +141,12 @@ ENDS = [
         ),
     ),
 ]
-MODES = [Mode(pool, late) for pool in ("prefork", "threads", "solo") for late in (False, True)]
+MODES = [Mode(pool, late) for pool in ("prefork", "threads", "solo", "gevent") for late in (False, True)]
 CASES = [pytest.param(mode, end, id=f"{mode}-{end.name}") for mode in MODES for end in ENDS if mode.pool in end.pools]
+
+
+def as_sent(end: End) -> dict[str, Any]:
+    return {name: value() if callable(value) else value for name, value in end.more}
 
 
 class Run(NamedTuple):
@@ -138,11 +169,13 @@ def runs(rabbitmq: RabbitMQ, tmp_path_factory: pytest.TempPathFactory) -> Callab
             desk,
         ):
             ends = [end for end in ENDS if mode.pool in end.pools]
-            sent = {end.name: desk.send(end.task, *end.args, **dict(end.more)) for end in ends}
+            sent = {end.name: desk.send(end.task, *end.args, **as_sent(end)) for end in ends}
+            if mode.pool == "prefork":
+                sent["too_long_once"] = desk.send("too_long_once")
             sent["requeue"] = desk.send("reject", requeue=True)
             sent["last"] = desk.send("add")
             with contextlib.suppress(AssertionError):  # each test looks for its own
-                desk.wait(*sent.values(), within=30)
+                desk.wait(*sent.values(), within=60)
             code = worker.stop()
             desk.read()
             return Run(sent, desk, worker.text(), code)
@@ -173,6 +206,12 @@ def test_late_requeue_is_told_and_its_next_run_ends_it(runs: Callable[[Mode], Ru
     run = runs(mode)
     kinds = [report.kind for report in run.desk.of(run.sent["requeue"])]
     assert kinds == [Kind.REQUEUED, Kind.DONE]
+
+
+@pytest.mark.parametrize("mode", [mode for mode in MODES if mode.pool == "prefork"], ids=str)
+def test_requeue_at_the_time_limit_is_told_and_the_next_run_ends_it(runs: Callable[[Mode], Run], mode: Mode) -> None:
+    run = runs(mode)
+    assert [report.kind for report in run.desk.of(run.sent["too_long_once"])] == [Kind.REQUEUED, Kind.DONE]
 
 
 @pytest.mark.parametrize("mode", [mode for mode in MODES if not mode.late], ids=str)

@@ -39,10 +39,19 @@ def test_early_acknowledgement_is_named_with_its_cure() -> None:
     assert "task_acks_late = True" in texts()
 
 
-@pytest.mark.parametrize("pool", ["threads", "solo", "gevent"])
+@pytest.mark.parametrize("pool", ["threads", "solo"])
 def test_limits_that_a_pool_does_not_enforce_are_named(pool: str) -> None:
     assert f"the {pool} pool does not enforce the time limits of one" in texts(pool, acks_late=True, soft_time_limit=5)
     assert "the time limits of one" in texts(pool, acks_late=True, conf={"task_time_limit": 9})
+
+
+def test_gevent_enforces_hard_limits_and_no_soft_ones() -> None:
+    assert texts("gevent", acks_late=True, time_limit=5) == ""
+    assert "the gevent pool does not enforce the soft time limits" in texts("gevent", acks_late=True, soft_time_limit=5)
+
+
+def test_pool_that_is_not_tested_is_named() -> None:
+    assert "use gevent" in texts("eventlet", acks_late=True)
 
 
 def test_solo_pool_with_a_short_lease_is_named() -> None:
@@ -52,6 +61,7 @@ def test_solo_pool_with_a_short_lease_is_named() -> None:
 def test_endless_timeouts_and_foreign_strategies_are_named() -> None:
     assert "again and again" in texts(acks_late=True, acks_on_timeout=False)
     assert "strategy of their own" in texts(acks_late=True, Strategy="celery_batches:Strategy")
+    assert "for one that is as they start" in texts(Strategy="celery_batches:Strategy")
 
 
 def test_install_again_changes_nothing() -> None:
