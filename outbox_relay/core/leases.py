@@ -125,9 +125,9 @@ class Evidence:
 class Judgement:
     """What becomes of a stale row.
 
-    With ``event`` None the row stays claimed: its lease goes on for ``lease`` from now, or, where that is None too,
-    nothing is written. ``REARM`` makes it pending, due now, adds one to ``rearms`` and keeps the token; ``VANISHED``
-    and ``SILENT`` make it failed with ``error``. ``vanished`` and ``silent`` are the row's new counts.
+    With ``event`` None the row stays claimed: its lease goes on for ``lease`` from now. ``REARM`` makes it pending, due
+    now, adds one to ``rearms`` and keeps the token; ``VANISHED`` and ``SILENT`` make it failed with ``error``.
+    ``vanished`` and ``silent`` are the row's new counts.
     """
 
     row_id: int
@@ -137,6 +137,10 @@ class Judgement:
     silent: int
     lease: timedelta | None = None
     error: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.event is None and self.lease is None:
+            raise ValueError(f"row {self.row_id} is judged without a word on it: it would be looked at again for ever")
 
 
 def judge(row: StaleRow, evidence: Evidence) -> Judgement:

@@ -312,6 +312,8 @@ def _seconds(value: float) -> timedelta:
 
 # -- the wire -----------------------------------------------------------------------------------------------------
 
+MALFORMED = (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError)
+
 
 @dataclass(frozen=True, slots=True)
 class Reporter:
@@ -337,11 +339,32 @@ def decode_settlements(body: bytes) -> tuple[Reporter, list[Settlement]]:
     document = load_document(body)
     try:
         instance, hostname = document["worker"]
-        queue = ""  # the settlement arrived where its header pointed: the queue need not travel with each
-        settlements = [_decode(item, queue) for item in document["settlements"]]
+        settlements = [_decode(item) for item in document["settlements"]]
         return Reporter(UUID(hex=instance), str(hostname)), settlements
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
+    except MALFORMED as error:
         raise WireError(f"not a batch of settlements: {error!r}") from error
+
+
+def read_settlements(body: bytes) -> tuple[list[Settlement], list[tuple[bytes, str]]]:
+    """Read a batch one by one: what is good in it, and each that is not (of a newer worker, say) with the reason.
+
+    Fields that this version does not know are passed over.
+
+    Raises:
+        WireError: no batch at all.
+    """
+    document = load_document(body)
+    items = document.get("settlements")
+    if not isinstance(items, list):
+        raise WireError("not a batch of settlements: it has none")
+    good: list[Settlement] = []
+    bad: list[tuple[bytes, str]] = []
+    for item in items:
+        try:
+            good.append(_decode(item))
+        except MALFORMED as error:
+            bad.append((json.dumps(item).encode(), f"not a settlement: {error!r}"))
+    return good, bad
 
 
 def load_document(body: bytes) -> dict[str, Any]:
@@ -375,15 +398,16 @@ def _encode(settlement: Settlement) -> list[Any]:
     return item
 
 
-def _decode(item: list[Any], queue: str) -> Settlement:
+def _decode(item: list[Any]) -> Settlement:
     kind, row_id, attempt, token, task_id, *rest = item
     error = rest[0] if rest else None
-    retried = _decode_retried(rest[1]) if len(rest) > 1 else None
+    retried = _decode_retried(rest[1]) if len(rest) > 1 and rest[1] is not None else None
     if not isinstance(row_id, int) or not isinstance(task_id, str) or not (error is None or isinstance(error, str)):
         raise ValueError(f"a field of a wrong type in {item[:5]!r}")
     if Kind(kind) is Kind.RETRY and retried is None:
         raise ValueError("a retry without its message")
     error = None if error is None else storable(error)
+    queue = ""  # the settlement arrived where its header pointed: the queue need not travel with each
     return Settlement(Kind(kind), Delivery(row_id, int(attempt), UUID(hex=token), queue), task_id, error, retried)
 
 

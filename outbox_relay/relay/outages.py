@@ -13,7 +13,8 @@ from outbox_relay.events import Events
 if TYPE_CHECKING:
     from typing import Any
 
-PAUSES = Backoff(timedelta(seconds=0.1), 2.0, timedelta(seconds=3), 0.25)
+LONGEST_PAUSE = 3.0  # seconds
+PAUSES = Backoff(timedelta(seconds=0.1), 2.0, timedelta(seconds=LONGEST_PAUSE), 0.25)
 
 
 class OneVoice:

@@ -20,7 +20,7 @@ from outbox_relay.errors import StoreAway
 from outbox_relay.publish.envelope import report
 from outbox_relay.publish.receipts import Outcome
 from outbox_relay.relay.markers import Marker
-from outbox_relay.relay.outages import Outage
+from outbox_relay.relay.outages import LONGEST_PAUSE, Outage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 BATCH = 500
 CHECK = 0.1  # seconds between two looks whether a marker has come back
 GIVE_UP_BEATS = 4
+GIVE_UP_SECONDS = 2 * LONGEST_PAUSE  # another relay may have just begun to wait for its database
 SETTLE_LOOP = "settle"
 
 
@@ -77,6 +78,7 @@ class Rearm:
         self._woken = woken
         self._clock = clock
         self._outage = Outage(parts.outages.voice(), "store")
+        self._give_up_after = max(GIVE_UP_BEATS * self._leases.heartbeat.total_seconds(), GIVE_UP_SECONDS)
         self._due_at = clock()
         self._round: Round | None = None
         self._waits_for = ""
@@ -109,7 +111,7 @@ class Rearm:
         elif (reason := self._not_yet(self._round)) is None:
             finished, self._round = self._round, None
             self._judge(finished)
-        elif self._clock() - self._round.begun > GIVE_UP_BEATS * self._leases.heartbeat.total_seconds():
+        elif self._clock() - self._round.begun > self._give_up_after:
             self._round = None
             self._wait(reason)
         return CHECK if self._round is not None else max(self._due_at - self._clock(), 0.0)
@@ -199,9 +201,11 @@ class Rearm:
 
     def _tell(self, judgements: Sequence[Judgement]) -> None:
         events = Counter(one.event for one in judgements)
-        for one in judgements:
-            if one.event in (Event.VANISHED, Event.SILENT):
-                self._events.emit("rearm.failed", row_id=one.row_id, error=one.error)
+        failed = [one for one in judgements if one.event in (Event.VANISHED, Event.SILENT)]
+        for one in failed:
+            self._events.emit("rearm.failed", row_id=one.row_id, error=one.error)
+        if failed:
+            self._events.emit("rearm.failures", rows=len(failed), first=failed[0].row_id, error=failed[0].error)
         if events[Event.REARM]:
             self._events.emit("rearm.rearmed", rows=events[Event.REARM])
             self._store.reset_watermark()

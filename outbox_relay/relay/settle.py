@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from outbox_relay.core.beacon import Beacon, decode_beacon
 from outbox_relay.core.lifecycle import Status
-from outbox_relay.core.settlement import WireError, decode_settlements, load_document
+from outbox_relay.core.settlement import WireError, load_document, read_settlements
 from outbox_relay.errors import StoreAway
 from outbox_relay.relay.markers import Marker
 from outbox_relay.relay.outages import Outage
@@ -150,7 +150,9 @@ class Settle:
         elif (marker := Marker.read(load_document(body))) is not None:
             mail.markers.append(marker)
         else:
-            mail.settlements.extend(decode_settlements(body)[1])
+            settlements, refused = read_settlements(body)
+            mail.settlements.extend(settlements)
+            mail.rubbish.extend(refused)
 
     def _apply(self, mail: Mail) -> None:
         """Apply a batch; it may be applied again, in whole or in part, without harm.
@@ -182,9 +184,12 @@ class Settle:
         kinds = Counter(settlement.kind.value for settlement in settlements)
         told = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
         self._events.emit("settle.applied", rows=len(settled.verdicts), kinds=told)
-        for verdict in settled.verdicts:
-            if verdict.status is Status.FAILED:
-                self._events.emit("settle.failed", row_id=verdict.row_id, error=_first_line(verdict.error))
+        failed = [verdict for verdict in settled.verdicts if verdict.status is Status.FAILED]
+        for verdict in failed:
+            self._events.emit("settle.failed", row_id=verdict.row_id, error=_first_line(verdict.error))
+        if failed:
+            first = failed[0]
+            self._events.emit("settle.failures", rows=len(failed), first=first.row_id, error=_first_line(first.error))
         if settled.stale:
             said = {settlement.delivery.row_id: settlement.kind.value for settlement in settlements}
             for stale in settled.stale:

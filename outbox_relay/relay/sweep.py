@@ -160,6 +160,9 @@ class Sweep:
             self._doubts.clear()
 
     def _publish(self, load: Load) -> None:
+        long_ago = self._clock() - self._leases.queue.total_seconds()
+        for row_id in [row_id for row_id, (_, lapses) in self._doubts.items() if lapses < long_ago]:
+            del self._doubts[row_id]  # not every broker ever says
         """Begin to publish a batch, and land the one before it: the broker has work while that one is written down."""
         self._pulse_at = self._clock() + PULSE
         air = None

@@ -11,7 +11,7 @@ from uuid import uuid4
 import sqlalchemy as sa
 
 from outbox_relay.core.beacon import Beacon, Held, HeldState, encode_beacon
-from outbox_relay.core.settlement import Delivery, Reporter, Settlement, encode_settlements
+from outbox_relay.core.settlement import Delivery, Reporter, Retried, Settlement, encode_settlements
 from outbox_relay.publish.envelope import report
 from outbox_relay.relay.inbox import Inbox, consumer_connection
 from outbox_relay.relay.markers import Marker
@@ -103,6 +103,49 @@ def test_rubbish_is_set_aside_with_its_reason_and_the_rest_goes_on(bench: Bench)
         with bench.engine.connect() as connection:
             assert connection.execute(sa.select(sa.func.count()).select_from(aside)).scalar() == 5
         assert bench.said("settle.failed") == [{"row_id": staged.row_id, "error": "boom"}]
+
+
+def test_what_failed_is_told_in_one_line_a_batch(bench: Bench) -> None:
+    """The event of each row fires all the same."""
+    with desk(bench) as here:
+        first, second = here.claimed(), here.claimed()
+        here.send(
+            encode_settlements(WORKER, [Settlement.failed(one[1], one[0].task_id, "boom") for one in (first, second)])
+        )
+        here.tick_until(lambda: len(bench.said("settle.failed")) == 2)
+        (told,) = bench.said("settle.failures")
+        assert told == {"rows": 2, "first": first[0].row_id, "error": "boom"}
+
+
+def test_reports_of_a_newer_worker_are_read_as_far_as_they_are_known(bench: Bench) -> None:
+    """A rolling deploy: fields that nobody knows are passed over, a kind that nobody knows is set aside alone."""
+    with desk(bench) as here:
+        (one, first), (two, second), (three, third) = (here.claimed() for _ in range(3))
+        document = json.loads(
+            encode_settlements(
+                WORKER,
+                [
+                    Settlement.done(first, one.task_id),
+                    Settlement.retry(second, two.task_id, Retried(delay=60, retries=1), "why"),
+                    Settlement.done(third, three.task_id),
+                ],
+            )
+        )
+        done, retry, other = document["settlements"]
+        done += [None, None, {"cpu": 3}]
+        retry[-1]["mood"] = "good"
+        other[0] = "hibernated"
+        here.send(json.dumps({**document, "since": "a newer version"}).encode())
+        here.tick_until(lambda: bench.said("settle.set_aside"))
+        here.tick_until(lambda: here.status(one) == "done")
+        assert [here.status(row) for row in (two, three)] == ["pending", "claimed"]
+        (aside,) = bench.said("settle.set_aside")
+        assert "hibernated" in aside["reason"]
+        beacon = Beacon(instance=WORKER.instance, hostname="w@test", pool="prefork", queues=("shop",))
+        held = json.loads(encode_beacon(beacon))
+        held["beacon"]["temperature"] = 40
+        here.send(json.dumps({**held, "more": 1}).encode(), queue="beacons")
+        here.tick_until(lambda: bench.outbox.store.workers(bench.parts.settings.worker_ttl))
 
 
 def test_a_beacon_keeps_a_row_that_it_holds_and_makes_its_worker_known(bench: Bench) -> None:
