@@ -108,6 +108,8 @@ class Stager:
     @staticmethod
     def names_ids(signature: Signature) -> bool:
         """Whether a signature, or a part of it, brings the id of its task."""
+        if not signature["subtask_type"]:
+            return bool(signature["options"].get("task_id"))
         return any(part["options"].get("task_id") for part in _parts(signature))
 
     def rows(self, signature: Signature, options: Options, ordinal: int | None, filler: Filler) -> list[NewRow]:

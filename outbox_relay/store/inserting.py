@@ -36,14 +36,16 @@ def insert_page(
     if dialect == SQLITE:
         if fresh:
             connection.execute(statements.mint_namespaces(tables), [{"fresh": name} for name in fresh])
-        statement = statements.insert_values(tables, dialect)
-        found: Sequence[Any] = connection.execute(statement, [_parameters(row) for row in page]).all()
+        plain = all(map(_is_plain, page))
+        parameters = [_plain_parameters(row) if plain else _parameters(row) for row in page]
+        statement = statements.insert_values(tables, dialect, plain=plain)
+        found: Sequence[Any] = connection.execute(statement, parameters).all()
         return [Inserted(row[0], row[1], row[2]) for row in found]
     channel = channel_name(tables) if wake else None
-    statement, parameters = _for_postgresql(tables, page, bool(fresh), channel)
+    statement, values_given = _for_postgresql(tables, page, bool(fresh), channel)
     if fresh:
-        parameters.update(values(dialect, "fresh", namespace=fresh))
-    inserted = _run(connection, statement, parameters)
+        values_given.update(values(dialect, "fresh", namespace=fresh))
+    inserted = _run(connection, statement, values_given)
     return [Inserted(row[0], row[1], row[2], row[-1] if fresh else None) for row in inserted]
 
 

@@ -28,6 +28,20 @@ PAGE = 1_000
 """Rows a statement."""
 
 
+SERIALIZATION_FAILURE = "40001"
+UNSEEN = "roll back and try again (isolation levels above READ COMMITTED do this)"
+
+
+class UnseenRowError(StagingError, sa.exc.OperationalError):
+    """A dispatch key belongs to a row that this transaction's snapshot does not show.
+
+    It is SQLAlchemy's error of a serialization failure too, for code that repeats a transaction when it meets one.
+    """
+
+    def __str__(self) -> str:
+        return f"a dispatch key belongs to a row that this transaction cannot see: {UNSEEN}; {self.orig}"
+
+
 def insert_rows(
     connection: Connection,
     tables: Tables,
@@ -50,6 +64,7 @@ def insert_rows(
     Raises:
         DispatchKeyConflict: the key is taken by other content; of this call's rows none stays.
         StagingError: a namespace is deprecated; or it is unknown, and namespaces are closed. No row of this call stays.
+        UnseenRowError: a key belongs to a row that this transaction cannot see.
         StoreError: the outbox's tables are not there, or the database is one that the outbox does not know.
     """
     dialect = connection.dialect.name
@@ -62,6 +77,8 @@ def insert_rows(
     except (sa.exc.ProgrammingError, sa.exc.OperationalError) as error:
         if is_missing_table(error):
             raise StoreError(MIGRATE_HINT) from error
+        if error.orig is not None and getattr(error.orig, "sqlstate", None) == SERIALIZATION_FAILURE:
+            raise UnseenRowError(error.statement, error.params, error.orig, error.hide_parameters) from error
         raise
     if len(unique) == len(rows):
         return [known[row.key] for row in rows]
@@ -141,10 +158,7 @@ def _insert(
         missing = [key for key in missing if key not in known]
         if not missing:
             return known
-    raise StagingError(
-        f"dispatch key {missing[0][1]!r} belongs to a row that this transaction cannot see: "
-        "roll back and try again (isolation levels above READ COMMITTED do this)"
-    )
+    raise StagingError(f"dispatch key {missing[0][1]!r} belongs to a row that this transaction cannot see: {UNSEEN}")
 
 
 def _refuse_deprecated(

@@ -229,14 +229,49 @@ def test_a_key_of_a_transaction_that_rolls_back_is_free_again(postgres_bench: Be
     assert (staged.created, staged.task_id) == (True, "kept")
 
 
-def test_a_row_that_a_serializable_transaction_cannot_see_is_an_error_not_a_lost_task(postgres_bench: Bench) -> None:
+@pytest.mark.parametrize("level", ["REPEATABLE READ", "SERIALIZABLE"])
+def test_a_row_that_a_transaction_cannot_see_is_an_error_not_a_lost_task(postgres_bench: Bench, level: str) -> None:
     bench = postgres_bench
-    engine = bench.engine.execution_options(isolation_level="REPEATABLE READ")
+    engine = sa.create_engine(bench.url, isolation_level=level)
     with engine.connect() as connection, connection.begin():
-        connection.execute(sa.text("SELECT 1"))
+        connection.execute(sa.text("SELECT count(*) FROM outbox_row"))
         bench.insert([new_row("k")])
-        with pytest.raises((StagingError, sa.exc.OperationalError)):
+        with pytest.raises(StagingError, match="cannot see") as caught:
             insert_rows(connection, bench.tables, [new_row("k")], wake=False, open_namespaces=True)
+        assert isinstance(caught.value, sa.exc.OperationalError)  # what retries of whole transactions look for
+        assert caught.value.orig.sqlstate == "40001"  # type: ignore[union-attr]
+    engine.dispose()
+
+
+@pytest.mark.parametrize("level", ["REPEATABLE READ", "SERIALIZABLE"])
+def test_a_row_that_a_transaction_can_see_is_the_first_row_at_any_level(postgres_bench: Bench, level: str) -> None:
+    bench = postgres_bench
+    (first,) = bench.insert([new_row("k")])
+    engine = sa.create_engine(bench.url, isolation_level=level)
+    with engine.begin() as connection:
+        (again,) = insert_rows(connection, bench.tables, [new_row("k")], wake=False, open_namespaces=True)
+    engine.dispose()
+    assert (again.row_id, again.created) == (first.row_id, False)
+
+
+@pytest.mark.parametrize("watched", [False, True], ids=["on the driver's cursor", "with a tracer"])
+def test_a_connection_that_is_lost_while_it_stages_is_known_to_be_lost(postgres_bench: Bench, watched: bool) -> None:
+    bench = postgres_bench
+    engine = sa.create_engine(bench.url)
+    if watched:
+        sa.event.listen(engine, "before_cursor_execute", lambda *_: None)
+    with engine.connect() as connection:
+        process_id = connection.execute(sa.text("SELECT pg_backend_pid()")).scalar_one()
+        with bench.engine.connect() as other:
+            other.execute(sa.text("SELECT pg_terminate_backend(:pid)"), {"pid": process_id})
+        with pytest.raises(sa.exc.OperationalError) as caught:
+            insert_rows(connection, bench.tables, [new_row("k")], wake=False, open_namespaces=True)
+        assert caught.value.connection_invalidated
+        assert connection.invalidated
+    with engine.begin() as connection:  # the pool has dropped it
+        insert_rows(connection, bench.tables, [new_row("k")], wake=False, open_namespaces=True)
+    engine.dispose()
+    assert count(bench) == 1
 
 
 # -- namespaces and tables -----------------------------------------------------------------------------------------
