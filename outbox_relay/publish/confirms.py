@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from outbox_relay.publish.receipts import Flight, Outcome, Receipt
@@ -91,7 +92,7 @@ class Confirms:
             if item.returned:
                 item.sent = False  # it came back: the broker surely does not have it
             else:
-                item.end(Outcome.CONFIRMED)
+                item.outcome = Outcome.CONFIRMED
 
     def refused(self, tag: int, multiple: bool) -> None:
         for item in self._close(tag, multiple=multiple):
@@ -116,12 +117,9 @@ class Confirms:
             item = self._open.pop(tag, None)
             closed = [] if item is None else [item]
         else:
-            tags = []
-            for one in self._open:  # tags ascend
-                if one > tag:
-                    break
-                tags.append(one)
-            closed = [self._open.pop(one) for one in tags]
+            closed = [item for _, item in takewhile(lambda one: one[0] <= tag, self._open.items())]  # tags ascend
+            for item in closed:
+                del self._open[item.tag]  # type: ignore[arg-type]  # it is in flight
         for item in closed:
             item.tag = None
             self.bytes -= item.size

@@ -14,7 +14,7 @@ from outbox_relay.core.row import Batch
 from outbox_relay.core.settlement import storable
 from outbox_relay.store import claimed
 from outbox_relay.store.directives import Notices, Terms
-from outbox_relay.store.driver import fetch
+from outbox_relay.store.driver import execute, fetch
 from outbox_relay.store.fair import FairClaims, shard_parameters
 from outbox_relay.store.parking import Parking
 from outbox_relay.store.sql import POSTGRESQL, clock, values
@@ -52,6 +52,13 @@ class Claims:
 
     def reset_watermark(self) -> None:
         self._watermark.reset()
+
+    def meet(self, strangers: frozenset[str]) -> None:
+        """Claim rows of these namespaces too, though nobody has registered them yet."""
+        new = strangers - self._fair.strangers
+        self._fair.strangers = strangers
+        if new:
+            self._watermark.reset()
 
     @property
     def at_quota(self) -> frozenset[str]:
@@ -181,4 +188,4 @@ class Claims:
         return values(self._db.dialect, "claims", **columns)
 
     def _write(self, connection: sa.Connection, statement: Any, parameters: dict[str, Any]) -> int:
-        return int(connection.execute(statement(self._db.tables, self._db.dialect), parameters).rowcount)
+        return execute(connection, statement(self._db.tables, self._db.dialect), parameters)

@@ -27,6 +27,13 @@ def fetch(connection: sa.Connection, statement: Any, parameters: Mapping[str, An
     return connection.exec_driver_sql(text, dict(parameters), execution_options={BINARY: True}).all()
 
 
+def execute(connection: sa.Connection, statement: Any, parameters: Mapping[str, Any]) -> int:
+    """Execute a statement that returns no rows; return how many it has changed."""
+    if connection.dialect.driver != "psycopg":
+        return int(connection.execute(statement, parameters).rowcount)
+    return int(connection.exec_driver_sql(psycopg_text(statement, connection.dialect), dict(parameters)).rowcount)
+
+
 @lru_cache(maxsize=64)
 def psycopg_text(statement: Any, dialect: sa.Dialect) -> str:
     """A statement as text, with parameters in PostgreSQL's binary form.
