@@ -14,11 +14,15 @@ from uuid import UUID
 
 import pytest
 from kombu import serialization
+from kombu.compression import decompress
 from kombu.exceptions import EncodeError
 
 from outbox_relay import StagingError
+from outbox_relay.publish.fields import decode_fields
 
 if TYPE_CHECKING:
+    from celery import Celery
+
     from tests.staging.shop import Shop
 
 
@@ -38,6 +42,7 @@ class Point:
 Pair = namedtuple("Pair", "a b")
 
 SAME = object()
+ANY = frozenset({"application/json", "application/x-python-serialize", "application/x-msgpack", "application/x-yaml"})
 VALUES: dict[str, tuple[Any, Any, Any]] = {
     # value: what a worker is given under json, and under pickle; None: refused
     "date": (date(2026, 1, 2), SAME, SAME),
@@ -47,6 +52,12 @@ VALUES: dict[str, tuple[Any, Any, Any]] = {
     "uuid": (UUID(int=5), SAME, SAME),
     "decimal": (Decimal("1.10"), SAME, SAME),
     "inf": (math.inf, SAME, SAME),
+    "minus inf": (-math.inf, SAME, SAME),
+    "other zone": (datetime(2026, 7, 1, 12, tzinfo=timezone(timedelta(hours=5, minutes=45))), SAME, SAME),
+    "microseconds": (datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=timezone.utc), SAME, SAME),
+    "large decimal": (Decimal("1E+400"), SAME, SAME),
+    "text bytes": (b"text", SAME, SAME),
+    "flag": ("\N{REGIONAL INDICATOR SYMBOL LETTER D}\N{REGIONAL INDICATOR SYMBOL LETTER E}", SAME, SAME),
     "bytes": (b"\x00\xff", SAME, SAME),
     "NUL": ("a\x00b", SAME, SAME),
     "emoji": ("\N{PILE OF POO}", SAME, SAME),
@@ -92,6 +103,69 @@ def test_a_value_arrives_or_is_refused(shop: Shop, serializer: str) -> None:
         assert value == (VALUES[kind][0] if expected is SAME else expected), kind
         if expected is SAME:
             assert type(value) is type(VALUES[kind][0]), kind
+
+
+NAN = {"nan": math.nan, "nan inside": {"a": [math.nan, -math.inf]}, "keys that meet": {1: "a", "1": "b"}}
+REFUSED = object()
+
+
+def sent_directly(app: Celery, task: Any, value: Any, serializer: str) -> Any:
+    """What a worker would read after a direct send; REFUSED where it could not be sent, or not be read."""
+    try:
+        task.apply_async((value,), serializer=serializer)
+    except Exception:  # noqa: BLE001 - whatever it is, the value does not get there
+        return REFUSED
+    with app.connection_for_read() as connection:
+        message = app.amqp.queues["celery"](connection.default_channel).get(no_ack=True)
+        try:
+            body = serialization.loads(message.body, message.content_type, message.content_encoding, accept=ANY)
+        except Exception:  # noqa: BLE001
+            return REFUSED
+    return body[0][0]
+
+
+@pytest.mark.parametrize("serializer", ["json", "pickle", "msgpack", "yaml"])
+def test_a_value_arrives_as_by_a_direct_send_or_is_refused(shop: Shop, serializer: str) -> None:
+    shop.app.conf.broker_url = "memory://"
+    values = {**{kind: of[0] for kind, of in VALUES.items()}, **NAN}
+    expected = {kind: sent_directly(shop.app, shop.anything, value, serializer) for kind, value in values.items()}
+    for kind, value in values.items():
+        with shop.maker() as session, session.begin():
+            signature = shop.anything.s(value).set(serializer=serializer, task_id=kind)
+            if expected[kind] is REFUSED:
+                with pytest.raises(StagingError):
+                    shop.outbox.stage(session, signature)
+            else:
+                shop.outbox.stage(session, signature)
+    arrived = {row["task_id"]: decoded(row) for row in shop.rows()}
+    assert {kind: repr(value) for kind, value in arrived.items()} == {
+        kind: repr(value) for kind, value in expected.items() if value is not REFUSED
+    }
+    assert len(arrived) > 5
+
+
+def test_a_value_that_is_refused_stops_neither_the_transaction_nor_a_bulk(shop: Shop) -> None:
+    with shop.maker() as session, session.begin():
+        for value in (object(), {(1, 2): 3}, {"__type__": "no such", "__value__": 1}):
+            with pytest.raises(StagingError):
+                shop.outbox.stage_many(session, [shop.anything.s(1), shop.anything.s(value)])
+        shop.outbox.stage_many(
+            session, [shop.anything.s("\ud835"), shop.anything.s("a\x00b"), shop.anything.s(math.nan)]
+        )
+    assert [repr(decoded(row)) for row in shop.rows()] == [repr("\ud835"), repr("a\x00b"), "nan"]
+
+
+@pytest.mark.parametrize("serializer", ["pickle", "msgpack", "yaml"])
+def test_bytes_are_stored_as_they_are(shop: Shop, serializer: str) -> None:
+    every = bytes(range(256)) * 3
+    with shop.maker() as session, session.begin():
+        for compression in (None, "gzip", "zlib"):
+            shop.outbox.stage(session, shop.anything.s(every).set(serializer=serializer, compression=compression))
+    plain, *compressed = shop.rows()
+    assert decoded(plain) == every
+    for row in compressed:
+        body = decompress(row["body"], decode_fields(row["headers"])["compression"])
+        assert decoded({**row, "body": body}) == every
 
 
 def test_not_a_number_arrives(shop: Shop) -> None:
