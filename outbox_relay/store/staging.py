@@ -33,13 +33,14 @@ UNSEEN = "roll back and try again (isolation levels above READ COMMITTED do this
 
 
 class UnseenRowError(StagingError, sa.exc.OperationalError):
-    """A dispatch key belongs to a row that this transaction's snapshot does not show.
+    """A dispatch key may belong to a row that this transaction's snapshot does not show.
 
     It is SQLAlchemy's error of a serialization failure too, for code that repeats a transaction when it meets one.
     """
 
     def __str__(self) -> str:
-        return f"a dispatch key belongs to a row that this transaction cannot see: {UNSEEN}; {self.orig}"
+        what = "this transaction cannot see what was committed since it began, such as a row with the same dispatch key"
+        return f"{what}: {UNSEEN}; {self.orig}"
 
 
 def insert_rows(
