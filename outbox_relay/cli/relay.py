@@ -52,6 +52,8 @@ def relay(
     options: dict[str, Any] = {"only": only, "health_port": health_port, "take_over": take_over}
     try:
         relay_ = Relay(outbox, **options)
+        gc.collect()
+        gc.freeze()  # what is there now stays: no collection need look at it again, least of all under load
         code = relay_.run()
     except OSError as error:
         if health_port is None or error.errno not in NOT_OURS:
