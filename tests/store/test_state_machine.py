@@ -1,6 +1,7 @@
 """Rows under anything that can happen to them, in any order, against a model of what has to come of it.
 
-Held at every step: no row is lost, a claim is one relay's, terminal stays terminal but for a late success and redrive.
+Held at every step: no row is lost, a claim is one relay's, terminal stays terminal but for a late success and redrive,
+a plan never crosses its quota, held rows are never claimed, and nothing else is left behind.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from outbox_relay.core.beacon import Beacon, Held, HeldState
 from outbox_relay.core.leases import rearmed
+from outbox_relay.core.namespaces import UNLIMITED, Scope
 from outbox_relay.core.row import Claim, ClaimedRow, Published, RowFilter
 from outbox_relay.core.settlement import Retried, Settlement
-from tests.store.bench import HOUR, LEASE, Bench, delivery, done, failed, lost
+from tests.store.bench import HOUR, LEASE, Bench, delivery, done, failed, lost, spread
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -33,6 +35,7 @@ class Expected:
     """What the model knows of a row."""
 
     namespace: str
+    workflow_id: str | None = None
     status: str = "pending"
     token: UUID | None = None
     failures: int = 0
@@ -68,10 +71,13 @@ class Life(RuleBasedStateMachine):
         super().__init__()
         self.bench = bench
         self.rows: dict[int, Expected] = {}
+        self.held: set[tuple[Scope, str]] = set()
+        self.quotas: dict[str, int] = {}
 
     @initialize()
     def empty(self) -> None:
         self.bench.empty()
+        self.bench.know_at_once()
         self.bench.store.reset_watermark()
 
     def some(self, numbers: list[int], *statuses: str) -> list[int]:
@@ -84,17 +90,36 @@ class Life(RuleBasedStateMachine):
         known = [one for row in self.rows.values() for one in row.deliveries[-3:]]
         return [known[number % len(known)] for number in numbers] if known else []
 
-    @rule(count=st.integers(1, 8), namespace=st.sampled_from(["default", "acme", "globex"]))
-    def stage(self, count: int, namespace: str) -> None:
-        for staged in self.bench.stage(count, namespace):
+    @rule(
+        count=st.integers(1, 8),
+        namespace=st.sampled_from(["default", "acme", "globex"]),
+        workflow_id=st.sampled_from([None, "w1"]),
+    )
+    def stage(self, count: int, namespace: str, workflow_id: str | None) -> None:
+        for staged in self.bench.stage(count, namespace, workflow_id=workflow_id):
             assert staged.row_id not in self.rows
-            self.rows[staged.row_id] = Expected(namespace)
+            self.rows[staged.row_id] = Expected(namespace, workflow_id)
+
+    def is_held(self, row: Expected) -> bool:
+        return bool(self.held & {(Scope.NAMESPACE, row.namespace), (Scope.WORKFLOW, row.workflow_id)})
+
+    def claimable(self) -> dict[str, int]:
+        """How many rows of each namespace may be claimed now."""
+        found = {}
+        for name in ("default", "acme", "globex"):
+            rows = [row for row in self.rows.values() if row.namespace == name]
+            due = sum(row.status == "pending" and not self.is_held(row) for row in rows)
+            claimed = sum(row.status == "claimed" for row in rows)
+            found[name] = min(due, max(self.quotas.get(name, due + claimed) - claimed, 0))
+        return found
 
     @rule(limit=st.integers(1, 10))
     def claim(self, limit: int) -> None:
+        claimable = self.claimable()
         batch = self.bench.claim(limit)
-        due = sum(row.status == "pending" for row in self.rows.values())
-        assert len(batch) == min(limit, due)  # a plan neither crosses its limit nor leaves places free
+        assert len(batch) == min(limit, sum(claimable.values()))  # it neither crosses its limit nor leaves places free
+        assert all(rows <= claimable[name] for name, rows in spread(batch).items())
+        assert not any(self.is_held(self.rows[row.id]) for row in batch)
         assert len({row.id for row in batch}) == len(batch)
         for row in batch:
             expected = self.rows[row.id]
@@ -188,6 +213,26 @@ class Life(RuleBasedStateMachine):
             self.rows[row_id].ends("pending")
             self.rows[row_id].failures = 0
 
+    @rule(scope_and_value=st.sampled_from([(Scope.NAMESPACE, "acme"), (Scope.WORKFLOW, "w1")]), on=st.booleans())
+    def pause_or_resume(self, scope_and_value: tuple[Scope, str], on: bool) -> None:
+        if on:
+            self.bench.store.governing.pause(*scope_and_value)
+            self.held.add(scope_and_value)
+        else:
+            self.bench.store.governing.resume(*scope_and_value)
+            self.held.discard(scope_and_value)
+
+    @rule(namespace=st.sampled_from(["default", "globex"]), quota=st.sampled_from([UNLIMITED, 1, 3]))
+    def set_quota(self, namespace: str, quota: int) -> None:
+        self.bench.store.governing.set_namespace(namespace, create=True, max_in_flight=quota)
+        self.quotas.pop(namespace, None)
+        if quota != UNLIMITED:
+            self.quotas[namespace] = quota
+
+    @rule()
+    def tidy(self) -> None:
+        assert not self.bench.store.tidy(timedelta(seconds=60))
+
     @rule()
     def forged(self) -> None:
         """A token that nobody ever had changes nothing."""
@@ -198,7 +243,15 @@ class Life(RuleBasedStateMachine):
     def the_rows_are_as_the_model_says(self) -> None:
         row = self.bench.tables.row
         with self.bench.engine.begin() as connection:
-            columns = (row.c.id, row.c.status, row.c.claim_token, row.c.lease_until, row.c.settled_at, row.c.failures)
+            columns = (
+                row.c.id,
+                row.c.status,
+                row.c.claim_token,
+                row.c.lease_until,
+                row.c.settled_at,
+                row.c.failures,
+                row.c.parked,
+            )
             found = {one.id: one for one in connection.execute(sa.select(*columns))}
         assert set(found) == set(self.rows)
         for row_id, expected in self.rows.items():
@@ -206,11 +259,14 @@ class Life(RuleBasedStateMachine):
             assert (one.status, one.claim_token, one.failures) == (expected.status, expected.token, expected.failures)
             assert (one.lease_until is not None) == (one.status == "claimed")
             assert (one.settled_at is not None) == (one.status in TERMINAL)
+            assert one.status == "pending" or not one.parked
         tokens = [one.claim_token for one in found.values() if one.claim_token is not None]
         assert len(tokens) == len(set(tokens))
 
     def teardown(self) -> None:
-        """Whatever happened, a relay and a worker that go on bring every row to an end."""
+        """Whatever happened, an operator, a relay and a worker that go on bring every row to an end."""
+        for scope, value in self.held:
+            self.bench.store.governing.resume(scope, value)
         while batch := self.bench.claim(50):
             self.bench.publish(batch)
             self.bench.settle(*(done(row) for row in batch))
