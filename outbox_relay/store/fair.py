@@ -40,6 +40,7 @@ class FairClaims:
         self._spread = Spread()
         self._turn = ""  # the last namespace that had its turn
         self.several = False  # more than one namespace is registered, as far as is known
+        self.strangers: frozenset[str] = frozenset()  # namespaces with rows that somebody is about to register
         self.at_quota: frozenset[str] = frozenset()  # the namespaces that had no room left after the last claim
 
     def claim(
@@ -88,8 +89,11 @@ class FairClaims:
     ) -> Sequence[Any]:
         marks = self._watermark.marks
         given = values(self._db.dialect, "marks", namespace=list(marks), since=list(marks.values()))
-        statement = claiming.due_namespaces(self._db.tables, self._db.dialect, self._narrow(said))
+        strangers = sorted(self.strangers)
+        statement = claiming.due_namespaces(self._db.tables, self._db.dialect, self._narrow(said), bool(strangers))
         parameters = {"limit": limit, "turn": self._turn, "since": self._watermark.floor, **given, **guard}
+        if strangers:
+            parameters |= values(self._db.dialect, "strangers", value=strangers)
         return connection.execute(statement, parameters).all()
 
     def _full(self, connection: sa.Connection, said: Directives | None) -> frozenset[str]:

@@ -43,6 +43,8 @@ class Governing:
         self._db = database
         self._clock = clock
         self._met: set[str] = set()
+        self.waiting: frozenset[str] = frozenset()
+        """Namespaces with rows that were left to a transaction which is still open, as of the last look."""
         self._note_at = self._look_at = float("-inf")
 
     # -- namespaces --------------------------------------------------------------------------------------------------
@@ -93,14 +95,16 @@ class Governing:
 
         Their first user left that to a transaction that rolled back, or inserted the rows in plain SQL.
         """
-        db = self._db
+        db, registered = self._db, set()
         with db.begin(reads=True) as connection:
-            names = list(connection.execute(governing.stranger_names(db.tables)).scalars())
-        if not names:
-            return []
-        with db.begin() as connection:
-            statement = governing.register_names(db.tables, db.dialect)
-            return sorted(connection.execute(statement, values(db.dialect, "fresh", namespace=names)).scalars())
+            names = set(connection.execute(governing.stranger_names(db.tables)).scalars())
+        if names:
+            with db.begin() as connection:
+                statement = governing.register_names(db.tables, db.dialect)
+                given = values(db.dialect, "fresh", namespace=sorted(names))
+                registered = set(connection.execute(statement, given).scalars())
+        self.waiting = frozenset(names - registered)
+        return sorted(registered)
 
     def seen(self, names: Sequence[str], every: timedelta) -> None:
         """Note that namespaces had rows to run just now, where the last note is older than ``every``."""

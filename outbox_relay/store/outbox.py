@@ -265,6 +265,7 @@ class Store:
         The latter come back. Call it now and then: it looks no more often than it may cost.
         """
         strangers = self.governing.tend()
+        self._claims.meet(self.governing.waiting)
         if strangers:
             self.reset_watermark()
         return strangers

@@ -75,6 +75,7 @@ SPECIAL: dict[Callable[..., Any], dict[str, Callable[[str], tuple[Any, ...]]]] =
     claiming.due_namespaces: {
         "": lambda dialect: (TABLES, dialect),
         "_narrow": lambda dialect: (TABLES, dialect, NARROW),
+        "_strangers": lambda dialect: (TABLES, dialect, NARROW, True),
     },
     claiming.claim_shares: {
         "": lambda dialect: (TABLES, dialect),

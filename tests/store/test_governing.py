@@ -163,6 +163,25 @@ def test_a_namespace_whose_first_user_rolled_back_is_registered_by_a_relay(postg
     assert len(bench.claim()) == 1
 
 
+def test_rows_do_not_wait_for_a_long_transaction_that_registers_their_namespace(postgres_bench: Bench) -> None:
+    bench = postgres_bench
+    bench.stage(1, "globex")
+    with bench.engine.connect() as slow:
+        first = slow.begin()
+        insert_rows(slow, bench.tables, [new_row("slow", "acme")], wake=False, open_namespaces=True)
+        bench.insert([new_row("quick", "acme")])
+        assert [row.namespace for row in bench.claim()] == ["globex"]
+        assert bench.store.tend_namespaces() == []
+        assert [row.namespace for row in bench.claim()] == ["acme"]
+        bench.insert([new_row("next", "acme")])
+        assert len(bench.claim()) == 1
+        first.commit()
+    assert len(bench.claim()) == 1
+    bench.store.governing._look_at = 0.0
+    bench.store.tend_namespaces()
+    assert bench.store.governing.waiting == frozenset()
+
+
 def test_strangers_are_found_without_reading_rows_of_known_namespaces(postgres_bench: Bench) -> None:
     bench = postgres_bench
     bench.stage(2_000, "acme")

@@ -113,24 +113,32 @@ def claim_all(tables: Tables, narrow: Narrow = WIDE) -> sa.Select[Any]:
 COUNTED_PARTS = 10
 
 
+def _with_strangers(tables: Tables, dialect: str) -> sa.Subquery:
+    names, strangers = tables.namespace.c.namespace, given(dialect, "strangers", value=sa.Text())
+    others = sa.select(strangers.c.value.label("namespace")).where(strangers.c.value.not_in(sa.select(names)))
+    return sa.union_all(sa.select(names), others).subquery("registry")
+
+
 @statement
-def due_namespaces(tables: Tables, dialect: str, narrow: Narrow = WIDE) -> sa.Select[Any]:
+def due_namespaces(tables: Tables, dialect: str, narrow: Narrow = WIDE, strangers: bool = False) -> sa.Select[Any]:
     """Which namespaces have due rows, in the order of their turn, and how many (counted only as far as it matters).
 
     It asks the registry, not the rows: one probe of an index a namespace, where DISTINCT would read every due row.
     Of at most ``limit`` namespaces, each is counted up to ten times its part, so that the count reads no more
     than about ten batches. Like :func:`claim_all` it gives one row even when nothing is due. A guarded look leaves
-    out the namespaces that are ``closed`` or have no room, and every row that may not be claimed.
+    out the namespaces that are ``closed`` or have no room, and every row that may not be claimed. Namespaces that only
+    somebody else's open transaction knows are given as ``strangers``.
     """
     row, namespace = tables.row, tables.namespace
+    registry: sa.FromClause = _with_strangers(tables, dialect) if strangers else namespace
     limit = sa.bindparam("limit", type_=sa.BigInteger())
     turn = sa.bindparam("turn", type_=sa.Text())
     marks = given(dialect, "marks", namespace=sa.Text(), since=Instant())
     since = sa.func.coalesce(marks.c.since, sa.bindparam("since", type_=Instant()))
     known = (
-        sa.select(namespace.c.namespace, sa.type_coerce(since, Instant()).label("since"))
-        .select_from(namespace.outerjoin(marks, marks.c.namespace == namespace.c.namespace))
-        .where(*([namespace.c.namespace.not_in(named(dialect, "closed"))] if narrow.guarded else []))
+        sa.select(registry.c.namespace, sa.type_coerce(since, Instant()).label("since"))
+        .select_from(registry.outerjoin(marks, marks.c.namespace == registry.c.namespace))
+        .where(*([registry.c.namespace.not_in(named(dialect, "closed"))] if narrow.guarded else []))
         .subquery("known")
     )
 

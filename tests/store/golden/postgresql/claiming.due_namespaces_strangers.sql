@@ -1,0 +1,34 @@
+WITH active AS
+(SELECT known.namespace AS namespace, known.since AS since
+FROM (SELECT registry.namespace AS namespace, coalesce(marks.since, %(since)s::TIMESTAMP WITH TIME ZONE) AS since
+FROM (SELECT outbox_namespace.namespace AS namespace
+FROM outbox_namespace UNION ALL SELECT strangers.value AS namespace
+FROM unnest(%(strangers_value)s::TEXT[]) AS strangers(value)
+WHERE (strangers.value NOT IN (SELECT outbox_namespace.namespace
+FROM outbox_namespace))) AS registry LEFT OUTER JOIN unnest(%(marks_namespace)s::TEXT[], %(marks_since)s::TIMESTAMP WITH TIME ZONE[]) AS marks(namespace, since) ON registry.namespace = marks.namespace
+WHERE (registry.namespace NOT IN (SELECT closed.value
+FROM unnest(%(closed_value)s::TEXT[]) AS closed(value)))) AS known
+WHERE EXISTS (SELECT 1 AS one
+FROM outbox_row
+WHERE outbox_row.status = 'pending' AND NOT outbox_row.parked AND outbox_row.namespace = known.namespace AND outbox_row.visible_after <= statement_timestamp() AND outbox_row.visible_after >= known.since AND outbox_row.id %% %(shards)s::BIGINT BETWEEN %(first_shard)s::BIGINT AND %(last_shard)s::BIGINT AND (outbox_row.workflow_id IS NULL OR (outbox_row.workflow_id NOT IN (SELECT workflows.value
+FROM unnest(%(workflows_value)s::TEXT[]) AS workflows(value)))) AND (outbox_row.task NOT IN (SELECT tasks.value
+FROM unnest(%(tasks_value)s::TEXT[]) AS tasks(value))) AND NOT (outbox_row.namespace IN (SELECT pinned.value
+FROM unnest(%(pinned_value)s::TEXT[]) AS pinned(value)) AND ((outbox_row.namespace || ' ' || CASE WHEN (outbox_row.node IS NULL) THEN ':' || outbox_row.task_queue ELSE '@' || outbox_row.node END) NOT IN (SELECT openings.value
+FROM unnest(%(openings_value)s::TEXT[]) AS openings(value))))) ORDER BY known.namespace <= %(turn)s::VARCHAR, known.namespace
+ LIMIT %(limit)s::BIGINT)
+ SELECT look.now, look.namespaces, look.governed, counted.namespace, counted.rows
+FROM (SELECT statement_timestamp() AS now, (SELECT count(*) AS count_1
+FROM outbox_namespace) AS namespaces, (SELECT (EXISTS (SELECT 1
+FROM outbox_namespace
+WHERE outbox_namespace.placement != 'unplaced' OR outbox_namespace.max_in_flight IS NOT NULL)) OR (EXISTS (SELECT 1
+FROM outbox_hold)) AS anon_1) AS governed) AS look LEFT OUTER JOIN (SELECT active.namespace AS namespace, (SELECT count(*) AS count_2
+FROM (SELECT 1 AS one
+FROM outbox_row
+WHERE outbox_row.status = 'pending' AND NOT outbox_row.parked AND outbox_row.namespace = active.namespace AND outbox_row.visible_after <= statement_timestamp() AND outbox_row.visible_after >= active.since AND outbox_row.id %% %(shards)s::BIGINT BETWEEN %(first_shard)s::BIGINT AND %(last_shard)s::BIGINT AND (outbox_row.workflow_id IS NULL OR (outbox_row.workflow_id NOT IN (SELECT workflows.value
+FROM unnest(%(workflows_value)s::TEXT[]) AS workflows(value)))) AND (outbox_row.task NOT IN (SELECT tasks.value
+FROM unnest(%(tasks_value)s::TEXT[]) AS tasks(value))) AND NOT (outbox_row.namespace IN (SELECT pinned.value
+FROM unnest(%(pinned_value)s::TEXT[]) AS pinned(value)) AND ((outbox_row.namespace || ' ' || CASE WHEN (outbox_row.node IS NULL) THEN ':' || outbox_row.task_queue ELSE '@' || outbox_row.node END) NOT IN (SELECT openings.value
+FROM unnest(%(openings_value)s::TEXT[]) AS openings(value))))
+ LIMIT (SELECT (FLOOR(((%(limit)s::BIGINT + count(*)) - 1) / nullif(count(*), 0))) * 10 AS anon_2
+FROM active)) AS "some") AS rows
+FROM active) AS counted ON true ORDER BY counted.namespace <= %(turn)s::VARCHAR, counted.namespace
