@@ -51,6 +51,9 @@ CATALOGUE: Mapping[str, Description] = {
     "relay.stopped": Description(_I, "relay {instance} stopped"),
     "relay.died": Description(_E, "relay loop {loop} died: {error}"),
     "relay.warning": Description(_W, "{text}"),
+    "staging.discarded": Description(
+        _W, "{rows} staged rows are gone: the session that they were staged in was closed without a commit"
+    ),
     "sweep.claimed": Description(_D, "claimed {rows} rows"),
     "sweep.confirmed": Description(_D, "the broker has confirmed {rows} messages"),
     "sweep.published": Description(_D, "published {rows} rows"),

@@ -16,6 +16,7 @@ from outbox_relay.publish.queues import Queues
 from outbox_relay.settings import ENABLE_HINT, Settings, is_enabled
 from outbox_relay.staging import astage as awaiting
 from outbox_relay.staging import capture as capturing
+from outbox_relay.staging import marked as marking
 from outbox_relay.staging.begin import Begin
 from outbox_relay.staging.connections import registered
 from outbox_relay.staging.once import aonce, once
@@ -63,9 +64,12 @@ class Outbox:
         self._queues: Queues | None = None
         self._store: Store | None = None
         self._stager: Stager | None = None
+        self._marks: marking.Marked | None = None
+        self._marks_read = False
         self._lock = threading.RLock()
         app.outbox = self
         _living.add(self)
+        marking.install(app, self._marked)
         worker.install(self)
         beat.install(self)
 
@@ -216,6 +220,26 @@ class Outbox:
                 if self._stager is None:
                     self._stager = Stager(self.app, self.settings, self.tables, WakeThrottle())
         return self._stager
+
+    def _marked(self) -> marking.Marked | None:
+        """The tasks that are staged wherever they are sent from; None where the outbox is switched off.
+
+        That is found out once a process: it is asked at every task that the app sends. A worker may do without a
+        database, until it is to stage something.
+        """
+        if not self._marks_read:
+            if self.enabled:
+                settings = Settings.from_conf(self.app.conf, main=self.app.main, needs_database=False)
+                self._marks = marking.Marked(
+                    self.app,
+                    stager=self._staging,
+                    settings=settings,
+                    session=self.session,
+                    engine=lambda: self.store.engine,
+                    events=self.events,
+                )
+            self._marks_read = True
+        return self._marks
 
     # -- the parts, made when first asked for -----------------------------------------------------------------------
 

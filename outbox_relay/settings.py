@@ -25,7 +25,7 @@ PREFIX = "outbox_"
 ROWS_PER_SECOND = 400  # the slowest broker that a batch has to get through half its publish lease
 BEATS_PER_RUN_LEASE = 4
 BEATS_PER_QUEUE_LEASE = 5
-NOT_BUILT = ("tasks", "outside_transaction", "shadow")
+NOT_BUILT = ("shadow",)
 ENABLE_HINT = "set outbox_enabled = True (and outbox_database_url) in the Celery configuration to switch the outbox on"
 
 

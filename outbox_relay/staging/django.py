@@ -85,6 +85,17 @@ def enter_django(connection: Any) -> Place:
     return Place(raw_django(connection))
 
 
+def is_open(connection: Any) -> bool:
+    """Whether a transaction of the caller's own is open on this connection of Django's; none in async code."""
+    from django.core.exceptions import SynchronousOnlyOperation  # noqa: PLC0415 - only where Django is in use
+
+    try:
+        in_transaction = connection.in_atomic_block or not connection.get_autocommit()
+    except SynchronousOnlyOperation:
+        return False
+    return bool(in_transaction) and not _is_of_testcase_alone(connection)
+
+
 def raw_django(connection: Any) -> RawConnection:
     """Return a connection to execute statements on, whatever becomes of them."""
     return RawConnection(connection.vendor, _Run(connection), format_style=True)

@@ -228,8 +228,6 @@ def test_the_limit_itself_is_allowed(given: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("outbox_tasks", ["shop.*"]),
-        ("outbox_outside_transaction", "send"),
         ("outbox_shadow", True),
     ],
 )
