@@ -57,9 +57,9 @@ def _choice(function: F) -> F:
 @verb
 def list_failed(namespace: str | None, task: str | None, error: str | None, limit: int, as_json: bool) -> None:
     """List dead letters, the latest first."""
-    store = open_store(open_outbox())
-    rows = store.ls(status=FAILED, namespace=namespace, task=task, error=error, limit=limit + 1)
-    show_rows(store, rows[:limit], more=len(rows) > limit, as_json=as_json)
+    outbox = open_outbox()
+    rows = open_store(outbox).ls(status=FAILED, namespace=namespace, task=task, error=error, limit=limit + 1)
+    show_rows(outbox, rows[:limit], more=len(rows) > limit, as_json=as_json)
 
 
 @failed.command()
@@ -68,9 +68,8 @@ def list_failed(namespace: str | None, task: str | None, error: str | None, limi
 @verb
 def show(key: str, as_json: bool) -> None:
     """Show everything about a dead letter, with its error in full. KEY: a row id, a dispatch key or a task id."""
-    store = open_store(open_outbox())
-    _require_failed(one_row(store, key))
-    show_row(store, key, as_json=as_json)
+    outbox = open_outbox()
+    show_row(outbox, _require_failed(one_row(open_store(outbox), key)), as_json=as_json)
 
 
 @failed.command()

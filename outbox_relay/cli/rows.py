@@ -8,16 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from outbox_relay.cli.output import confirmed, facts, note, print_json, print_table, say, table
+from outbox_relay.cli.output import confirmed, facts, note, plain, print_json, print_table, say, table
 from outbox_relay.cli.revoke import revoke
 from outbox_relay.cli.session import Refused, json_option, open_outbox, open_store, verb
 from outbox_relay.core.lifecycle import Status
 from outbox_relay.core.row import RowFilter
+from outbox_relay.errors import PublishError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from outbox_relay.core.row import RowDetail
+    from outbox_relay.outbox import Outbox
     from outbox_relay.store.outbox import Store
 
 PREVIEW = 10
@@ -27,7 +29,7 @@ COLUMNS: Mapping[str, Callable[[RowDetail], Any]] = {
     "status": lambda row: row.status,
     "task": lambda row: row.task,
     "namespace": lambda row: row.namespace,
-    "queue": lambda row: row.task_queue if row.node is None else f"{row.task_queue}@{row.node}",
+    "queue": lambda row: queue_of(open_outbox(), row),
     "attempt": lambda row: row.attempt,
     "created": lambda row: row.created_at,
     "due": lambda row: row.visible_after if row.status is Status.PENDING else None,
@@ -44,9 +46,9 @@ COLUMNS: Mapping[str, Callable[[RowDetail], Any]] = {
 @verb
 def ls(namespace: str | None, status: str | None, task: str | None, limit: int, as_json: bool) -> None:
     """List rows: the newest first; with --status pending the next due, else the last ended."""
-    store = open_store(open_outbox())
-    rows = store.ls(namespace=namespace, status=status, task=task, limit=limit + 1)
-    show_rows(store, rows[:limit], more=len(rows) > limit, as_json=as_json)
+    outbox = open_outbox()
+    rows = open_store(outbox).ls(namespace=namespace, status=status, task=task, limit=limit + 1)
+    show_rows(outbox, rows[:limit], more=len(rows) > limit, as_json=as_json)
 
 
 @click.command(short_help="Show a row.")
@@ -55,7 +57,8 @@ def ls(namespace: str | None, status: str | None, task: str | None, limit: int, 
 @verb
 def show(key: str, as_json: bool) -> None:
     """Show everything about a row but its arguments. KEY is a row id, a dispatch key or a task id."""
-    show_row(open_store(open_outbox()), key, as_json=as_json)
+    outbox = open_outbox()
+    show_row(outbox, one_row(open_store(outbox), key), as_json=as_json)
 
 
 @click.command(short_help="Cancel rows, and revoke their tasks.")
@@ -132,26 +135,41 @@ def one_row(store: Store, key: str) -> RowDetail:
     return rows[0]
 
 
-def show_rows(store: Store, rows: Sequence[RowDetail], *, more: bool, as_json: bool) -> None:
+def queue_of(outbox: Outbox, row: RowDetail) -> str:
+    """Return the broker's queue that a row was published to; else the one of its route, which placement may change."""
+    if row.published_to is not None:
+        return row.published_to
+    try:
+        return outbox.queues.target(row.namespace, row.task_queue, row.node).queue.name
+    except PublishError:  # none can be named after it; the relay says so on the row
+        return row.task_queue
+
+
+def show_rows(outbox: Outbox, rows: Sequence[RowDetail], *, more: bool, as_json: bool) -> None:
     """Print a list of rows."""
     if as_json:
-        print_json(rows)
+        print_json([{**plain(row), "queue": queue_of(outbox, row)} for row in rows])
     elif rows:
-        print_table(table(COLUMNS, rows, now=store.now()))
+        print_table(table(COLUMNS, rows, now=outbox.store.now()))
         if more:
             note(f"there are more: these are the first {len(rows)}")
     else:
         say("no rows")
 
 
-def show_row(store: Store, key: str, *, as_json: bool) -> None:
-    """Print everything about one row."""
-    row = one_row(store, key)
+def show_row(outbox: Outbox, row: RowDetail, *, as_json: bool) -> None:
+    """Print everything about one row, the broker's queue and the name of its worker included."""
+    shown = {one.name: getattr(row, one.name) for one in fields(row)}
+    shown |= {"queue": queue_of(outbox, row), "worker_hostname": _hostname(outbox, row.worker)}
     if as_json:
-        print_json(row)
+        print_json(shown)
     else:
-        shown = ((one.name, getattr(row, one.name)) for one in fields(row))
-        print_table(facts((name, value) for name, value in shown if value is not None))
+        print_table(facts((name, value) for name, value in shown.items() if value is not None))
+
+
+def _hostname(outbox: Outbox, worker: str | None) -> str | None:
+    found = [] if worker is None else outbox.store.workers(outbox.settings.worker_ttl)
+    return next((one.hostname for one in found if str(one.instance) == worker), None)
 
 
 def preview(rows: Sequence[RowDetail], number: int | None = None) -> None:

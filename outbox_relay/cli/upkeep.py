@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+import re
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -48,6 +50,7 @@ def rearm(queue: str | None, yes: bool) -> None:
 
 def _rearm_queue(outbox: Outbox, queue: str, *, yes: bool) -> None:
     store = open_store(outbox)
+    _require_queue(outbox, queue)
     if not confirmed(f"publish again every row that waits in {queue}", yes=yes):
         raise Refused("nothing was re-armed")
     before = store.now()  # what a relay publishes meanwhile is not lost
@@ -56,6 +59,22 @@ def _rearm_queue(outbox: Outbox, queue: str, *, yes: bool) -> None:
     while done := store.rearm_queue(rearmed, queue=queue, before=before, live=live, limit=AT_ONCE):
         total += len(done)
     say(f"re-armed {count(total, 'row')} of the queue {queue}")
+
+
+def _require_queue(outbox: Outbox, queue: str) -> None:
+    """Refuse a name that neither rows, workers nor the app know; a task queue's name may be no broker queue's.
+
+    Raises:
+        Refused: nobody knows it; the message names those that are meant.
+    """
+    workers = outbox.store.workers(outbox.settings.worker_ttl)
+    known = {*outbox.store.queues_in_flight(AT_ONCE), *(name for worker in workers for name in worker.queues)}
+    if queue in known or queue in outbox.app.amqp.queues:
+        return
+    near = sorted(name for name in known if queue in re.split("[:@]", name))
+    near = near or difflib.get_close_matches(queue, sorted(known), n=3)
+    hint = f"did you mean {' or '.join(near[:5])}?" if near else "'ls' names each row's queue"
+    raise Refused(f"no row was published to a queue named {queue}, and no worker serves one: {hint}")
 
 
 @click.command(short_help="Delete rows that have been kept long enough.")

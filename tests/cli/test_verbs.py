@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import pytest
 from celery import signature
+
+from outbox_relay.store.schema import SCHEMA_VERSION
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Shop
@@ -34,7 +37,7 @@ def fail(shop: Shop, row_id: int, error: str = TRACEBACK) -> None:
 def test_migrate_makes_the_tables_and_may_be_repeated(shop: Shop) -> None:
     first, again = shop.ok("migrate"), shop.ok("migrate")
     assert first.out == again.out
-    assert "version 1" in first.out
+    assert f"version {SCHEMA_VERSION}" in first.out
     assert shop.ok("ls").out == "no rows\n"
 
 
@@ -201,6 +204,55 @@ def test_rearm_asks_the_relays(ready: Shop) -> None:
     with ready.outbox_here() as (outbox, _), outbox.app.connection_for_read() as connection:
         message = outbox.queues.relay(connection.default_channel).get(no_ack=True)
         assert message.headers["task"] == "outbox_relay.rearm"
+
+
+def test_rows_are_listed_with_the_brokers_queue(ready: Shop) -> None:
+    """By which 'rearm --queue' means them."""
+    (acme,) = ready.stage("shop.charge", namespace="acme")
+    (pinned,) = ready.stage("shop.charge", namespace="acme", node="box-7")
+    (plain,) = ready.stage("shop.charge")
+    (sent,) = ready.stage("shop.charge")
+    ready.sql("UPDATE outbox_row SET published_to = 'elsewhere' WHERE id = :id", id=sent.row_id)
+    listed = {row["id"]: row["queue"] for row in ready.ok("ls", "--json").json}
+    assert listed == {
+        acme.row_id: "acme:celery",
+        pinned.row_id: "acme:celery@box-7",
+        plain.row_id: "celery",
+        sent.row_id: "elsewhere",
+    }
+    assert "acme:celery@box-7" in ready.ok("ls").out
+    assert ready.ok("show", str(acme.row_id), "--json").json["queue"] == "acme:celery"
+    assert re.search(r"^queue +acme:celery$", ready.ok("show", str(acme.row_id)).out, re.MULTILINE)
+
+
+def test_a_dead_letter_says_where_it_failed(ready: Shop) -> None:
+    (staged,) = ready.stage("shop.charge")
+    fail(ready, staged.row_id)
+    worker = uuid4()
+    ready.sql(
+        "INSERT INTO outbox_worker (instance, hostname, pool, namespaces, queues, held, started_at, last_seen_at) "
+        "SELECT :instance, 'w1@vm', 'prefork', 'all', '[]', 0, created_at, created_at FROM outbox_row",
+        instance=worker.hex if "sqlite" in ready.database else worker,
+    )
+    ready.sql("UPDATE outbox_row SET published_to = 'celery', worker = :worker", worker=str(worker))
+    shown = ready.ok("failed", "show", str(staged.row_id), "--json").json
+    assert (shown["worker"], shown["worker_hostname"], shown["queue"]) == (str(worker), "w1@vm", "celery")
+
+
+def test_rearm_of_a_queue_that_nobody_knows_says_what_may_be_meant(ready: Shop) -> None:
+    (staged,) = ready.stage("shop.charge", namespace="acme", task_queue="mail")
+    ready.sql(
+        "UPDATE outbox_row SET status = 'claimed', claim_token = :token, claimed_at = created_at, claimed_by = :token, "
+        "published_at = created_at, published_to = 'acme:mail', lease_until = created_at WHERE id = :id",
+        token=uuid4().hex,
+        id=staged.row_id,
+    )
+    for wrong, hint in (("mail", "acme:mail"), ("acme:mial", "acme:mail"), ("zzz", "'ls' names each row's queue")):
+        result = ready.outbox("rearm", "--queue", wrong, "--yes")
+        assert result.code == 1
+        assert f"queue named {wrong}" in result.err
+        assert hint in result.err
+    assert "re-armed 1 row of" in ready.ok("rearm", "--queue", "acme:mail", "--yes").out
 
 
 def test_rearm_of_a_lost_queue_makes_its_rows_pending(ready: Shop) -> None:

@@ -13,7 +13,7 @@ from outbox_relay.core.leases import rearmed
 from outbox_relay.core.lifecycle import Status
 from outbox_relay.core.row import RowFilter
 from outbox_relay.core.settlement import Delivery, Retried, Settlement, decode_settlements
-from outbox_relay.store.statements.parts import CLEARED
+from outbox_relay.store.statements.parts import CLEARED, WHERE_IT_RAN
 from tests.store.bench import HOUR, OVER, Statements, delivery, done, failed, lost
 
 if TYPE_CHECKING:
@@ -50,6 +50,23 @@ def test_done(bench: Bench) -> None:
     assert_cleared(bench, row)
 
 
+def test_a_failed_row_keeps_where_it_ran_until_it_is_redriven_or_done(bench: Bench) -> None:
+    rows = [run(bench), run(bench)]
+    for row in rows:
+        bench.set(row.id, worker="w-1", started_at=bench.store.now())
+    bench.settle(*(failed(row) for row in rows))
+    redriven, late = rows
+    for row in rows:
+        seen = bench.see(row.id)
+        assert (seen.worker, seen.published_to, seen.claim_token, seen.lease_until) == ("w-1", "celery", None, None)
+        assert seen.published_at is not None
+        assert seen.started_at is not None
+    bench.store.redrive(RowFilter(ids=(redriven.id,)))
+    bench.settle(done(late))
+    for row in rows:
+        assert_cleared(bench, row)
+
+
 def test_done_before_the_relay_had_marked_the_row_as_published(bench: Bench) -> None:
     bench.stage()
     row = bench.claim_one()
@@ -70,7 +87,7 @@ def test_failed(bench: Bench) -> None:
     seen = bench.see(row.id)
     assert (seen.status, seen.error) == (Status.FAILED, "ValueError: no")
     assert seen.settled_at is not None
-    assert_cleared(bench, row)
+    assert all(bench.column(row.id, name) is None for name in set(CLEARED) - set(WHERE_IT_RAN))
 
 
 @pytest.mark.parametrize(

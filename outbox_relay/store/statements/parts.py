@@ -26,6 +26,9 @@ CLEARED: dict[str, Any] = {
 }
 """What every end of a claim clears. A row that leaves pending is not parked either."""
 
+WHERE_IT_RAN = ("published_at", "published_to", "started_at", "worker")
+"""What a row that has failed keeps, for whoever asks where that was; a redrive clears it."""
+
 CALM: dict[str, Any] = {"vanished": sa.literal_column("0"), "silent": sa.literal_column("0")}
 """What a worker's report resets: the row neither vanished nor is its queue silent."""
 
@@ -34,8 +37,8 @@ def number(value: int) -> sa.ColumnElement[int]:
     return sa.literal_column(str(value), sa.BigInteger())
 
 
-def cleared() -> dict[str, Any]:
-    return {name: sa.null() for name in CLEARED}
+def cleared(*, but: tuple[str, ...] = ()) -> dict[str, Any]:
+    return {name: sa.null() for name in CLEARED if name not in but}
 
 
 def due(tables: Tables) -> sa.ColumnElement[bool]:

@@ -8,7 +8,7 @@ import sqlalchemy as sa
 
 from outbox_relay.store.schema import Instant
 from outbox_relay.store.sql import after, given, literal, now
-from outbox_relay.store.statements.parts import cleared, statement
+from outbox_relay.store.statements.parts import WHERE_IT_RAN, cleared, statement
 
 if TYPE_CHECKING:
     from outbox_relay.store.schema import Tables
@@ -119,7 +119,7 @@ def fail(tables: Tables, dialect: str) -> sa.Update:
     )
     changes = {name: judged.c[name] for name in ("vanished", "silent", "error")}
     ended = {"status": literal("failed"), "settled_at": now()}
-    return sa.update(row).where(row.c.id == judged.c.id).values({**cleared(), **changes, **ended})
+    return sa.update(row).where(row.c.id == judged.c.id).values({**cleared(but=WHERE_IT_RAN), **changes, **ended})
 
 
 @statement

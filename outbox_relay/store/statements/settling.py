@@ -8,7 +8,7 @@ import sqlalchemy as sa
 
 from outbox_relay.store.schema import Instant
 from outbox_relay.store.sql import POSTGRESQL, after, given, literal, now
-from outbox_relay.store.statements.parts import CALM, cleared, number, statement
+from outbox_relay.store.statements.parts import CALM, WHERE_IT_RAN, cleared, number, statement
 
 if TYPE_CHECKING:
     from outbox_relay.store.schema import Tables
@@ -91,7 +91,7 @@ def _ended(tables: Tables, dialect: str, status: str) -> sa.Update:
         .where(row.c.id == moved.c.id)
         .values(
             {
-                **cleared(),
+                **cleared(but=WHERE_IT_RAN if status == "failed" else ()),
                 **CALM,
                 **{name: moved.c[name] for name in ("attempt", "failures", "retries", "error")},
                 "status": literal(status),
