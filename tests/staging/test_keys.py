@@ -166,6 +166,33 @@ def test_twenty_stagers_at_once_make_one_row(pg_shop: Shop) -> None:
     assert {one.task_id for one in staged} == {shop.row()["task_id"]}
 
 
+@pytest.mark.parametrize("commits", [True, False], ids=["that commits", "that rolls back"])
+def test_a_key_in_an_open_transaction_is_waited_for(shop: Shop, commits: bool) -> None:
+    staged, waiting = [], threading.Event()
+
+    def stage() -> None:
+        with shop.maker() as session, session.begin():
+            waiting.set()
+            staged.append(shop.outbox.stage(session, shop.charge.s(1), dispatch_key="k"))
+
+    second = threading.Thread(target=stage)
+    with shop.maker() as session:
+        first = shop.outbox.stage(session, shop.charge.s(1), dispatch_key="k")
+        second.start()
+        waiting.wait(10)
+        second.join(0.2)
+        assert staged == []
+        if commits:
+            session.commit()
+        else:
+            session.rollback()
+    second.join(30)
+    (one,) = staged
+    assert one.created is not commits
+    assert (one.task_id == first.task_id) is commits
+    assert one.task_id == shop.row()["task_id"]
+
+
 def test_many_thousands_at_once(shop: Shop) -> None:
     """More rows than a statement may have parameters; and none after an error."""
     with shop.maker() as session, session.begin():
