@@ -30,8 +30,10 @@ from outbox_relay.relay.rearm import Rearm
 from outbox_relay.relay.settle import Settle
 from outbox_relay.relay.subscriptions import Subscriptions
 from outbox_relay.relay.sweep import Sweep
+from outbox_relay.relay.takeback import Takeback
 from outbox_relay.relay.upkeep import Upkeep
 from outbox_relay.relay.watch import Watch
+from outbox_relay.store.takeback import Takebacks
 from outbox_relay.store.wake import WINDOW, listen
 
 if TYPE_CHECKING:
@@ -233,6 +235,8 @@ class Relay:
         self._upkeep = Upkeep(parts, publisher, rearm, subscriptions)
         self._add("settle", settle.tick, drain=settle.drain)
         self._add("upkeep", self._upkeep.tick, drain=self._upkeep.drain)
+        takeback = Takeback(parts, Takebacks.of(parts.store, parts.settings), self._reading, woken=self._wake)
+        self._add("takeback", takeback.tick, drain=takeback.drain)
 
     def _add(self, name: str, tick: Callable[[], float], **options: Any) -> None:
         self._loops[name] = Loop(name, tick, on_death=self._on_death, pulse=self._pulse, **options)
