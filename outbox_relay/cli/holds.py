@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from outbox_relay.cli.namespaces import govern
-from outbox_relay.cli.output import print_json, print_table, say, table
+from outbox_relay.cli.output import console, print_json, print_table, say, table
 from outbox_relay.cli.rows import count
 from outbox_relay.cli.session import Refused, command, json_option, open_outbox, open_store, verb
 from outbox_relay.core.namespaces import Scope
@@ -80,7 +80,8 @@ def resume(namespace: str | None, workflow: str | None, task: str | None, as_jso
     """Let rows go on that were kept back; they are due again, in the order in which they were before."""
     scope, value = one_of({"namespace": namespace, "workflow": workflow, "task": task})
     store = open_store(open_outbox())
-    rows = store.governing.resume(scope, value)
+    with console(stderr=True).status("resuming"):
+        rows = store.governing.resume(scope, value)
     if rows is None:
         raise Refused(f"{scope.value} {value} is not paused: see '{command('holds')}'")
     if as_json:

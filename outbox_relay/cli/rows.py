@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from outbox_relay.cli.output import confirmed, facts, note, plain, print_json, print_table, say, table
+from outbox_relay.cli.output import confirmed, console, facts, note, plain, print_json, print_table, say, table
 from outbox_relay.cli.revoke import revoke
 from outbox_relay.cli.session import Refused, json_option, open_outbox, open_store, verb
 from outbox_relay.core.lifecycle import Status
@@ -95,9 +95,11 @@ def cancel(keys: tuple[str, ...], workflow: str | None, terminate: bool, yes: bo
     if not confirmed(f"cancel {count(number, 'row')}", yes=yes):
         raise Refused("nothing was cancelled")
     total = 0
-    while cancelled := store.cancel(wanted):
-        total += len(cancelled)
-        revoke(outbox, cancelled, terminate=terminate)
+    with console(stderr=True).status("cancelling") as progress:
+        while cancelled := store.cancel(wanted):
+            total += len(cancelled)
+            revoke(outbox, cancelled, terminate=terminate)
+            progress.update(f"cancelled {total:,} of {number:,} rows")
     say(f"cancelled {count(total, 'row')}")
 
 
