@@ -34,6 +34,7 @@ app.conf.update(
     task_acks_late=os.environ.get("SHOP_LATE") == "1",
     task_reject_on_worker_lost=os.environ.get("SHOP_REJECT_LOST") == "1",
     result_backend=os.environ.get("SHOP_RESULTS") or None,
+    worker_soft_shutdown_timeout=float(os.environ.get("SHOP_SOFT", "0")),
     broker_connection_retry_on_startup=True,
     worker_cancel_long_running_tasks_on_connection_loss=True,
     worker_hijack_root_logger=False,

@@ -39,7 +39,7 @@ FORMS: dict[str, dict[str, Any]] = {
     "third": {"headers": {"retries": 2}, "body": [["plain"], {}, EMBED]},
     "fourth": {"headers": {"retries": 3}, "body": [["plain"], {}, EMBED]},
 }
-MODES = [("prefork", False), ("prefork", True), ("threads", False), ("solo", True)]
+MODES = [("prefork", False), ("prefork", True), ("threads", False), ("solo", True), ("gevent", True)]
 
 
 class Run(NamedTuple):

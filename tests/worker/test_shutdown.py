@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 
 import celery
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from tests.worker.harness import Sent
 
 
+THREADS = ("threads", "gevent")
 CELERY = tuple(int(part) for part in celery.__version__.split(".")[:2])
 
 
@@ -30,7 +32,7 @@ def kinds(desk: Desk, sent: Sent) -> list[Kind]:
     return [report.kind for report in desk.of(sent)]
 
 
-@pytest.mark.parametrize(("pool", "late"), [("prefork", "0"), ("prefork", "1"), ("threads", "1")])
+@pytest.mark.parametrize(("pool", "late"), [("prefork", "0"), ("prefork", "1"), ("threads", "1"), ("gevent", "1")])
 def test_warm_shutdown_reports_the_running_and_releases_the_rest(
     rabbitmq_url: str, tmp_path: Path, pool: str, late: str
 ) -> None:
@@ -44,7 +46,7 @@ def test_warm_shutdown_reports_the_running_and_releases_the_rest(
         desk.read()
         assert kinds(desk, first) == [Kind.DONE]
         ends = [kinds(desk, one) for one in rest]  # a thread may still take what waits in its pool
-        assert all(end == [Kind.RELEASED] or (end == [Kind.DONE] and pool == "threads") for end in ends)
+        assert all(end == [Kind.RELEASED] or (end == [Kind.DONE] and pool in THREADS) for end in ends)
         assert eventually(lambda: desk.depth("celery") == ends.count([Kind.RELEASED]))
 
 
@@ -77,6 +79,47 @@ def test_cold_shutdown_tells_lost_from_requeued(rabbitmq_url: str, tmp_path: Pat
         assert eventually(lambda: desk.depth("celery") == (1 if late == "0" or CELERY < (5, 5) else 2))
 
 
+@pytest.mark.skipif(CELERY < (5, 5), reason="soft shutdown came with Celery 5.5")
+@pytest.mark.parametrize(("late", "kind"), [("0", Kind.LOST), ("1", Kind.REQUEUED)])
+def test_soft_shutdown_tells_who_made_it_from_who_did_not(
+    rabbitmq_url: str, tmp_path: Path, late: str, kind: Kind
+) -> None:
+    with running(tmp_path, rabbitmq_url, "-c", "2", SHOP_LATE=late, SHOP_SOFT="3") as (worker, desk):
+        short, long = desk.send("nap", 1.5, "short"), desk.send("nap", 60, "long")
+        worker.wait_note("short started")
+        worker.wait_note("long started")
+        reserved = desk.send("add")
+        eventually(lambda: worker.text().count("received") == 3)
+        worker.send_signal(signal.SIGQUIT)
+        worker.wait_end()
+        desk.read()
+        assert [kinds(desk, one) for one in (short, long, reserved)] == [[Kind.DONE], [kind], [Kind.RELEASED]]
+        assert eventually(lambda: desk.depth("celery") == (1 if late == "0" else 2))
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads"])
+def test_what_waits_for_its_eta_or_its_rate_is_held_and_released(rabbitmq_url: str, tmp_path: Path, pool: str) -> None:
+    later = {"eta": (datetime.now(timezone.utc) + timedelta(hours=1)).isoformat()}
+    with running(tmp_path, rabbitmq_url, "-P", pool, "-c", "2") as (worker, desk):
+        first = desk.send("slowest_lane")
+        desk.wait(first)
+        lanes = ("slowest_lane", "add", "slowest_lane"), ({}, later, later)
+        waits = [desk.send(task, headers=headers) for task, headers in zip(*lanes, strict=True)]
+        eventually(lambda: worker.text().count("received") == 4)
+
+        def held() -> bool:
+            desk.read()
+            named = {one.token for beacon in desk.beacons[-1:] for one in beacon.held}
+            return named >= {one.delivery.token for one in waits}
+
+        eventually(held, 20, what="a beacon that names all three")
+        assert {one.state for one in desk.beacons[-1].held} == {HeldState.RESERVED}
+        assert worker.stop() == 0
+        desk.read()
+        assert [kinds(desk, one) for one in waits] == [[Kind.RELEASED]] * 3
+        assert eventually(lambda: desk.depth("celery") == 3)
+
+
 def test_child_lost_with_requeue_is_requeued_and_ends_on_its_next_run(rabbitmq_url: str, tmp_path: Path) -> None:
     with running(tmp_path, rabbitmq_url, "-c", "1", SHOP_LATE="1", SHOP_REJECT_LOST="1") as (_, desk):
         sent = desk.send("die_once")
@@ -99,12 +142,16 @@ def test_connection_that_is_cut_gives_a_late_task_back(rabbitmq: RabbitMQ, rabbi
         later.close()
 
 
-@pytest.mark.parametrize("late", ["0", "1"])
-def test_memory_error_ends_the_worker_but_not_the_next_one(rabbitmq_url: str, tmp_path: Path, late: str) -> None:
-    with running(tmp_path, rabbitmq_url, "-c", "1", SHOP_LATE=late) as (worker, desk):
+@pytest.mark.parametrize(
+    ("pool", "late"), [("prefork", "0"), ("prefork", "1"), ("threads", "1"), ("solo", "1"), ("gevent", "1")]
+)
+def test_memory_error_is_no_poison(rabbitmq_url: str, tmp_path: Path, pool: str, late: str) -> None:
+    """It ends a worker of processes, as without an outbox, but not the next one."""
+    with running(tmp_path, rabbitmq_url, "-P", pool, "-c", "1", SHOP_LATE=late) as (worker, desk):
         sent = desk.send("out_of_memory")
-        assert worker.wait_end() == 1  # as without an outbox
-        desk.read()
+        if pool == "prefork":
+            assert worker.wait_end() == 1
+        desk.wait(sent)
         assert kinds(desk, sent) == [Kind.FAILED]
         assert eventually(lambda: desk.depth("celery") == 0)
 
@@ -150,7 +197,7 @@ def test_terminate_in_a_pool_that_cannot_cancels_what_had_not_started(rabbitmq_u
         assert revoked.kind is Kind.CANCELLED
 
 
-@pytest.mark.parametrize("pool", ["prefork", "threads", "solo"])
+@pytest.mark.parametrize("pool", ["prefork", "threads", "solo", "gevent"])
 def test_beacons_name_what_is_held_until_the_last_task_has_ended(rabbitmq_url: str, tmp_path: Path, pool: str) -> None:
     with running(tmp_path, rabbitmq_url, "-P", pool, "-c", "1", "-n", "w@host", SHOP_HEARTBEAT="0.5") as (worker, desk):
         sent = desk.send("nap", 2.5, "held")
