@@ -13,7 +13,8 @@ from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, StatementError
 
 from outbox_relay.core.lifecycle import Event, Status
 from outbox_relay.core.row import RowState
-from outbox_relay.core.settlement import Reporter, Stale, decide, encode_settlements, storable
+from outbox_relay.core.settlement import Kind, Reporter, Stale, decide, encode_settlements, storable
+from outbox_relay.store.driver import fetch
 from outbox_relay.store.sql import POSTGRESQL, values
 from outbox_relay.store.statements import settling as statements
 
@@ -81,7 +82,7 @@ class Settling:
 
     def _apply(self, connection: sa.Connection, settlements: Sequence[Settlement], rules: Rules) -> Settled:
         """Apply settlements of different rows."""
-        states = self._lock(connection, [one.delivery.row_id for one in settlements], rules.message_life)
+        states, written = self._lock(connection, settlements, rules.message_life)
         settled = Settled()
         for one in settlements:
             outcome = decide(one, states.get(one.delivery.row_id), rules.policy, self._draw())
@@ -89,28 +90,44 @@ class Settling:
                 settled.stale.append(outcome)
             else:
                 settled.verdicts.append(outcome)
-        self._write(connection, settled.verdicts, rules)
+        left = [one for one in settled.verdicts if one.row_id not in written or one.event is not Event.DONE]
+        if len(left) + len(written) != len(settled.verdicts):
+            raise RuntimeError("rows were settled in another way than was decided")
+        self._write(connection, left, rules)
         return settled
 
-    def _lock(self, connection: sa.Connection, ids: list[int], life: timedelta | None) -> dict[int, RowState]:
-        parameters = values(self._db.dialect, "ids", id=ids)
-        statement = statements.lock_states(self._db.tables, self._db.dialect)
-        never = life is None
-        parameters["life"] = 0.0 if life is None else life.total_seconds()
-        return {
-            row["id"]: RowState(
-                id=row["id"],
-                task_id=row["task_id"],
-                status=Status(row["status"]),
-                token=row["claim_token"],
-                attempt=row["attempt"],
-                failures=row["failures"],
-                retries=row["retries"],
-                max_attempts=row["max_attempts"],
-                message_over=bool(row["message_over"]) and not never,
+    def _lock(
+        self, connection: sa.Connection, settlements: Sequence[Settlement], life: timedelta | None
+    ) -> tuple[dict[int, RowState], set[int]]:
+        """Lock rows and read their states; return also the ids of those that were settled by that, because it could."""
+        parameters = {"life": 0.0 if life is None else life.total_seconds()}
+        columns: dict[str, list[Any]] = {"id": [one.delivery.row_id for one in settlements]}
+        at_once = self._db.dialect == POSTGRESQL
+        if at_once:
+            done = [one.kind is Kind.DONE and _is_plain(one) for one in settlements]
+            columns["done_as"] = [one.task_id if yes else None for one, yes in zip(settlements, done, strict=True)]
+            columns["note"] = [one.error if yes else None for one, yes in zip(settlements, done, strict=True)]
+            statement = statements.lock_and_settle_done(self._db.tables)
+        else:
+            statement = statements.lock_states(self._db.tables, self._db.dialect)
+        states: dict[int, RowState] = {}
+        written: set[int] = set()
+        for row in fetch(connection, statement, {**parameters, **values(self._db.dialect, "ids", **columns)}):
+            id_, task_id, status, token, attempt, failures, retries, max_attempts, over = tuple(row)[:9]
+            states[id_] = RowState(
+                id=id_,
+                task_id=task_id,
+                status=_STATUSES[status],
+                token=token,
+                attempt=attempt,
+                failures=failures,
+                retries=retries,
+                max_attempts=max_attempts,
+                message_over=bool(over) and life is not None,
             )
-            for row in connection.execute(statement, parameters).mappings()
-        }
+            if at_once and row.settled:
+                written.add(id_)
+        return states, written
 
     def _write(self, connection: sa.Connection, verdicts: Sequence[Verdict], rules: Rules) -> None:
         """Write verdicts back, one statement for each kind that occurs."""
@@ -201,6 +218,15 @@ _STATEMENTS = {
     Event.RETRY: statements.settle_again,
     Event.EXPIRED_RETURN: statements.settle_again,
 }
+
+
+_STATUSES = {status.value: status for status in Status}
+
+
+def _is_plain(settlement: Settlement) -> bool:
+    """Whether its texts are such as every database takes: what workers send is not always what they should."""
+    text = settlement.task_id + (settlement.error or "")
+    return text.isascii() and "\0" not in text
 
 
 def _statement_for(verdict: Verdict) -> Any:

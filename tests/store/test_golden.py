@@ -111,6 +111,7 @@ ONLY = {
     claiming.claim_all: "postgresql",
     claiming.lock_quotas: "postgresql",
     parking.park: "postgresql",
+    settling.lock_and_settle_done: "postgresql",
     parking.park_all: "sqlite",
     staging.insert_arrays: "postgresql",
     staging.insert_alike: "postgresql",

@@ -335,13 +335,13 @@ def test_a_parked_row_that_is_rearmed_and_settled_is_not_parked_any_more(bench: 
     assert not bench.see(row.id).parked
 
 
-def test_five_hundred_outcomes_are_two_statements(bench: Bench) -> None:
+def test_five_hundred_outcomes_are_one_statement_or_two_on_sqlite(bench: Bench) -> None:
     bench.stage(500)
     rows = bench.claim(500)
     bench.publish(rows)
     with Statements(bench.engine) as statements:
         bench.settle(*(done(row) for row in rows))
-    assert len(statements.seen) == 2
+    assert len(statements.seen) == (2 if bench.dialect == "sqlite" else 1)
     assert set(bench.statuses().values()) == {"done"}
 
 
