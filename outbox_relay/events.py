@@ -54,6 +54,7 @@ CATALOGUE: Mapping[str, Description] = {
     "staging.discarded": Description(
         _W, "{rows} staged rows are gone: the session that they were staged in was closed without a commit"
     ),
+    "shadow.refused": Description(_W, "the outbox would have refused {task}, which was sent directly: {reason}"),
     "sweep.claimed": Description(_D, "claimed {rows} rows"),
     "sweep.confirmed": Description(_D, "the broker has confirmed {rows} messages"),
     "sweep.published": Description(_D, "published {rows} rows"),

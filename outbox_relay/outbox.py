@@ -21,6 +21,7 @@ from outbox_relay.staging.begin import Begin
 from outbox_relay.staging.connections import registered
 from outbox_relay.staging.once import aonce, once
 from outbox_relay.staging.options import Options
+from outbox_relay.staging.shadow import ShadowStager
 from outbox_relay.staging.stage import Stager
 from outbox_relay.store.engine import configure_sqlite
 from outbox_relay.store.inspection import Inspection
@@ -218,7 +219,9 @@ class Outbox:
             self.require_enabled()
             with self._lock:
                 if self._stager is None:
-                    self._stager = Stager(self.app, self.settings, self.tables, WakeThrottle())
+                    parts = self.app, self.settings, self.tables, WakeThrottle()
+                    shadow = self.settings.shadow
+                    self._stager = ShadowStager(*parts, events=self.events) if shadow else Stager(*parts)
         return self._stager
 
     def _marked(self) -> marking.Marked | None:

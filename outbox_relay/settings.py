@@ -25,7 +25,6 @@ PREFIX = "outbox_"
 ROWS_PER_SECOND = 400  # the slowest broker that a batch has to get through half its publish lease
 BEATS_PER_RUN_LEASE = 4
 BEATS_PER_QUEUE_LEASE = 5
-NOT_BUILT = ("shadow",)
 ENABLE_HINT = "set outbox_enabled = True (and outbox_database_url) in the Celery configuration to switch the outbox on"
 
 
@@ -235,9 +234,6 @@ class Settings:
             shown = f"{value.total_seconds():g}" if isinstance(value, timedelta) else repr(value)
             raise SettingsError(f"{PREFIX}{key} = {shown} is refused: {why}; {cure}")
 
-        for one in fields(self):
-            if one.name in NOT_BUILT and getattr(self, one.name) != one.default:
-                refuse(one.name, "this version of outbox_relay does not do that yet", "leave it out")
         beat = self.heartbeat.total_seconds()
         if self.run_lease < BEATS_PER_RUN_LEASE * self.heartbeat:
             need = BEATS_PER_RUN_LEASE * beat

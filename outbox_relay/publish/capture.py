@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from kombu.common import Broadcast
 
 from outbox_relay.publish import backends
-from outbox_relay.publish.recorder import Recorder, Sent, StandIn
+from outbox_relay.publish.recorder import Recorder, Sent, StandIn, Tee
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -86,11 +86,13 @@ class Sink(Protocol):
     """Somebody who takes task messages instead of the broker.
 
     ``offline`` says that what it takes may touch neither broker nor result backend: then Celery is given no producer
-    from its pool, and the result backend hears nothing.
+    from its pool, and the result backend hears nothing. ``tees`` says that it only listens: the message is sent all
+    the same.
     """
 
     app: Celery
     offline: bool
+    tees: bool
 
     def wants(self, sending: Sending) -> bool:
         """Decide whether to take this message. May raise: then nothing is sent at all."""
@@ -169,6 +171,8 @@ def install(app: Celery) -> None:
             for sink in reversed(sinks):
                 if sink.app is app and sink.wants(sending):
                     about = {"task": name, "task_id": sending.task_id, "queue": sending.queue, "countdown": countdown}
+                    if sink.tees:
+                        return send(Tee(producer, stand_in, sink.take, **about), name, message, **options)
                     recorder = Recorder(stand_in, sink.take, **about)
                     return send(recorder, name, message, **{**options, "retry": False})
         if isinstance(producer, StandIn):

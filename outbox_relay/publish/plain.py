@@ -51,6 +51,7 @@ class _Sink:
     """Takes the one message of the one call."""
 
     offline = True
+    tees = False
 
     def __init__(self, app: Celery, task_id: str) -> None:
         self.app = app

@@ -203,3 +203,25 @@ class Recorder(Producer):
                 countdown=countdown,
             )
         )
+
+
+class Tee(Recorder):
+    """Records one task message, and sends it on: the direct send is what it would have been without a record."""
+
+    def __init__(self, producer: Any, stand_in: StandIn, take: Callable[[Sent], None], **about: Any) -> None:
+        super().__init__(stand_in, take, **about)
+        self._producer = producer
+
+    @property
+    def connection(self) -> Any:
+        return self._producer.connection
+
+    @property
+    def channel(self) -> Any:
+        return self._producer.channel
+
+    def publish(self, body: Any, *args: Any, **options: Any) -> Any:
+        if self._take is not None:
+            record: Callable[..., Any] = super().publish
+            record(body, *args, **{**options, "retry": False})
+        return self._producer.publish(body, *args, **options)

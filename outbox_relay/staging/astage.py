@@ -6,9 +6,10 @@ SQLAlchemy's own async side does, in the caller's task: no thread takes part.
 
 from __future__ import annotations
 
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from celery._state import _task_stack
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_scoped_session
 from sqlalchemy.util import greenlet_spawn
 
@@ -21,7 +22,7 @@ from outbox_relay.staging.connections import accept_async
 from outbox_relay.staging.stage import Stager, refuse_eager
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable
+    from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 
     import sqlalchemy as sa
     from sqlalchemy.orm import Session
@@ -44,7 +45,13 @@ async def astage_many(
 ) -> list[Staged]:
     """Stage many signatures. See :meth:`outbox_relay.Outbox.astage_many`."""
     target = accept_async(given)
-    return await inside(target, lambda sync: stage_pages(stager, sync, signatures, options, bind))
+    task = stager.app.current_worker_task
+
+    def stage(sync: Any) -> list[Staged]:
+        with running(task):
+            return stage_pages(stager, sync, signatures, options, bind)
+
+    return await inside(target, stage)
 
 
 async def inside(target: Any, work: Callable[[Any], T]) -> T:
@@ -52,6 +59,18 @@ async def inside(target: Any, work: Callable[[Any], T]) -> T:
     if isinstance(target, (AsyncSession, AsyncConnection)):
         return await target.run_sync(work)
     return await greenlet_spawn(work, target)
+
+
+@contextmanager
+def running(task: Any) -> Iterator[None]:
+    """Let Celery know in this greenlet, too, which task runs: what that task sends names it as its parent."""
+    if task is not None:
+        _task_stack.push(task)
+    try:
+        yield
+    finally:
+        if task is not None:
+            _task_stack.pop()
 
 
 class AsyncCapture(Capture):
@@ -72,6 +91,8 @@ class AsyncCapture(Capture):
 async def acapture(stager: Stager, given: Any, options: Options, bind: Any = None) -> AsyncIterator[None]:
     """Stage what is sent inside. See :meth:`outbox_relay.Outbox.acapture`."""
     refuse_eager(stager.app)
+    if stager.capturing is not None:
+        raise StagingError("outbox_shadow does not listen to async captures: leave them out of a rehearsal")
     target = accept_async(given)
     if not isinstance(target, (AsyncSession, AsyncConnection)):
         raise StagingError(

@@ -27,6 +27,7 @@ class Capture:
     """The sink of one block. The row is inserted at the call, so that savepoints and errors are where the call is."""
 
     offline = True
+    tees = False
 
     def __init__(self, stager: Stager, target: Any, options: Options, bind: Any) -> None:
         self.app = stager.app
@@ -65,7 +66,7 @@ def capture(stager: Stager, given: Any, options: Options, bind: Any = None) -> I
     target = accept(given)
     if is_django(target):
         stage_on_commit_calls()
-    sink = Capture(stager, target, options, bind)
+    sink: Capture = (stager.capturing or Capture)(stager, target, options, bind)
     try:
         with diverted(sink):
             yield

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from celery.canvas import Signature, chord, chunks, group
 from kombu.exceptions import KombuError
@@ -17,7 +17,7 @@ from outbox_relay.staging.transaction import watch_sessions
 from outbox_relay.store.staging import insert_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from celery import Celery
 
@@ -29,7 +29,12 @@ if TYPE_CHECKING:
 
 
 class Stager:
-    """Stages for one outbox: the app builds the messages, the caller's connection takes the rows."""
+    """Stages for one outbox: the app builds the messages, the caller's connection takes the rows.
+
+    ``capturing`` makes the sink of a capture where it is not the usual one.
+    """
+
+    capturing: ClassVar[Callable[..., Any] | None] = None
 
     def __init__(self, app: Celery, settings: Settings, tables: Tables, throttle: WakeThrottle) -> None:
         self.app = app
@@ -149,6 +154,7 @@ class Collector:
     """A sink that keeps every message that it sees."""
 
     offline = True
+    tees = False
 
     def __init__(self, app: Celery) -> None:
         self.app = app

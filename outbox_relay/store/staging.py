@@ -86,6 +86,15 @@ def insert_rows(
     return [one if unique[row.key] is row else replace(one, created=False) for row in rows for one in [known[row.key]]]
 
 
+def keep_unpublished(connection: Connection, tables: Tables, ids: Sequence[int]) -> None:
+    """End rows that this transaction has inserted before anybody sees them: their tasks were sent in another way."""
+    dialect = connection.dialect.name
+    for start in range(0, len(ids), PAGE):
+        statement = statements.keep_unpublished(tables, dialect)
+        connection.execute(statement, {**values(dialect, "ids", id=ids[start : start + PAGE]), "reason": SHADOW})
+
+
+SHADOW = "a shadow: its task was sent directly"
 _Key = tuple[str, str]
 
 

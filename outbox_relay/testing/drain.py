@@ -53,6 +53,7 @@ class _Sent:
     """Keeps what tasks send past the outbox, to be run after them."""
 
     offline = True
+    tees = False
 
     def __init__(self, outbox: Outbox) -> None:
         self.app = outbox.app

@@ -85,6 +85,7 @@ class RetrySink:
     """Catches the retry of one run of one task, and nothing else."""
 
     offline = False
+    tees = False
 
     def __init__(self, app: Celery, task_id: str, retries: int) -> None:
         self.app = app

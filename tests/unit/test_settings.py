@@ -225,18 +225,6 @@ def test_the_limit_itself_is_allowed(given: dict[str, Any]) -> None:
     settings(**given)
 
 
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("outbox_shadow", True),
-    ],
-)
-def test_what_is_not_built_is_refused_and_not_ignored(key: str, value: object) -> None:
-    message = refusal(**{key: value})
-    assert message.startswith(f"{key} = ")
-    assert message.endswith("this version of outbox_relay does not do that yet; leave it out")
-
-
 # -- ways to configure ------------------------------------------------------------------------------------------------
 
 

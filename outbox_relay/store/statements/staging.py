@@ -8,7 +8,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
 from outbox_relay.store.schema import Instant
-from outbox_relay.store.sql import POSTGRESQL, after, clock, given, latest
+from outbox_relay.store.sql import POSTGRESQL, after, clock, given, latest, literal, now
 from outbox_relay.store.statements.governing import registering
 from outbox_relay.store.statements.parts import statement
 
@@ -147,3 +147,14 @@ def take_back(tables: Tables, dialect: str) -> sa.Delete:
     """Delete rows that this transaction has inserted."""
     ids = given(dialect, "ids", id=sa.BigInteger())
     return sa.delete(tables.row).where(tables.row.c.id.in_(sa.select(ids.c.id)))
+
+
+@statement
+def keep_unpublished(tables: Tables, dialect: str) -> sa.Update:
+    """End rows that this transaction has inserted, so that no relay ever claims them."""
+    row, ids = tables.row, given(dialect, "ids", id=sa.BigInteger())
+    return (
+        sa.update(row)
+        .where(row.c.id.in_(sa.select(ids.c.id)))
+        .values(status=literal("cancelled"), settled_at=now(), error=sa.bindparam("reason", type_=sa.Text()))
+    )

@@ -1,0 +1,97 @@
+"""A rehearsal: everything is staged and sent directly too, and what is staged is never published.
+
+The direct send is what it was before. A rehearsal takes nothing away from it: what staging refuses is told, not raised,
+and a statement that fails is undone by a savepoint.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from celery.canvas import Signature
+from sqlalchemy.exc import SQLAlchemyError
+
+from outbox_relay.errors import OutboxError
+from outbox_relay.staging.capture import Capture
+from outbox_relay.staging.connections import enter
+from outbox_relay.staging.stage import Stager
+from outbox_relay.store.sql import POSTGRESQL
+from outbox_relay.store.staging import keep_unpublished
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from outbox_relay.core.row import NewRow, Staged
+    from outbox_relay.events import Events
+    from outbox_relay.publish.capture import Sending, Sent
+    from outbox_relay.staging.options import Options
+    from outbox_relay.store.raw import Connection
+
+
+class ShadowCapture(Capture):
+    """Listens to what is sent inside a block."""
+
+    offline = False
+    tees = True
+    _stager: ShadowStager
+
+    def wants(self, sending: Sending) -> bool:
+        try:
+            return super().wants(sending)
+        except OutboxError as error:
+            self._stager.events.emit("shadow.refused", task=sending.name, reason=str(error))
+            return False
+
+    def take(self, sent: Sent) -> None:
+        try:
+            with _undone_alone(enter(self.target, self._bind).connection):
+                super().take(sent)
+        except (OutboxError, SQLAlchemyError) as error:
+            self._stager.events.emit("shadow.refused", task=sent.task, reason=str(error).partition("\n")[0])
+
+
+class ShadowStager(Stager):
+    """Stages rows that no relay will claim, and sends what they stand for as if there were no outbox."""
+
+    capturing = ShadowCapture
+
+    def __init__(self, *parts: Any, events: Events) -> None:
+        super().__init__(*parts)
+        self.events = events
+
+    def stage(self, given: Any, signature: Any, options: Options, bind: Any = None) -> Staged:
+        staged = super().stage(given, signature, options, bind)
+        self._send(self.signature(signature).clone().set(task_id=staged.task_id), options)
+        return staged
+
+    def stage_many(self, given: Any, signatures: Iterable[Any], options: Options, bind: Any = None) -> list[Staged]:
+        many = [signatures] if isinstance(signatures, Signature) else list(signatures)
+        staged = super().stage_many(given, many, options, bind)
+        for one in many:
+            self._send(self.signature(one), options)
+        return staged
+
+    def insert(self, target: Any, rows: Sequence[NewRow], bind: Any, *, sort: bool = True) -> list[Staged]:
+        staged = super().insert(target, rows, bind, sort=sort)
+        keep_unpublished(enter(target, bind).connection, self.tables, [one.row_id for one in staged if one.created])
+        return staged
+
+    @staticmethod
+    def _send(signature: Signature, options: Options) -> None:
+        signature.apply_async(**({} if options.task_queue is None else {"queue": options.task_queue}))
+
+
+@contextmanager
+def _undone_alone(connection: Connection) -> Iterator[None]:
+    """PostgreSQL fails a whole transaction with one statement: keep the shop's own out of that."""
+    if connection.dialect.name != POSTGRESQL:
+        yield
+        return
+    connection.exec_driver_sql("SAVEPOINT outbox_shadow")
+    try:
+        yield
+    except BaseException:
+        connection.exec_driver_sql("ROLLBACK TO SAVEPOINT outbox_shadow")
+        raise
+    connection.exec_driver_sql("RELEASE SAVEPOINT outbox_shadow")

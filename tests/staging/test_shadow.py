@@ -1,0 +1,117 @@
+"""A rehearsal: what is sent goes out as ever, and rows show what the outbox would have done."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import pytest
+from celery.signals import before_task_publish
+from kombu import Connection
+from kombu.exceptions import OperationalError
+
+from outbox_relay import StagingError
+from tests.staging.shop import DEAD_BROKER, Order, Shop, open_shop
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture
+def shop(database_url: str, embedded_url: str) -> Iterator[Shop]:
+    shop = open_shop(database_url, broker=embedded_url, outbox_shadow=True, task_default_queue="shop")
+    yield shop
+    shop.engine.dispose()
+    shop.outbox.close()
+    shop.app.close()
+
+
+def received(shop: Shop) -> list[Any]:
+    found = []
+    with Connection(shop.app.conf.broker_url) as connection:
+        shop.app.amqp.queues["shop"](connection.default_channel).declare()
+        while (message := connection.default_channel.basic_get("shop", no_ack=True)) is not None:
+            found.append(message)
+    return found
+
+
+def told(shop: Shop) -> list[str]:
+    said: list[str] = []
+    shop.outbox.events.subscribe(lambda event: said.append(str(event)) if event.name == "shadow.refused" else None)
+    return said
+
+
+def test_what_a_capture_hears_is_sent_and_staged_and_never_published(shop: Shop) -> None:
+    heard = []
+    before_task_publish.connect(lambda headers, **_: heard.append(headers["id"]), weak=False, dispatch_uid="shadow")
+    try:
+        with shop.maker.begin() as session, shop.outbox.capture(session, namespace="acme"):
+            result = shop.charge.apply_async((1,), {"amount": 2}, priority=3)
+    finally:
+        before_task_publish.disconnect(dispatch_uid="shadow")
+    (message,) = received(shop)
+    row = shop.row()
+    assert (message.headers["id"], row["task_id"]) == (result.id, result.id)
+    assert "x-outbox" not in message.headers
+    assert json.loads(message.body)[:2] == [[1], {"amount": 2}]
+    assert bytes(row["body"]) == bytes(message.body)
+    assert message.properties["priority"] == 3
+    assert (row["status"], row["error"]) == ("cancelled", "a shadow: its task was sent directly")
+    assert heard == [result.id], "the shop's own signal handlers hear of it once"
+    assert (
+        shop.outbox.store.claim(limit=10, claimed_by=__import__("uuid").uuid4(), lease=shop.outbox.settings.run_lease)
+        == []
+    )
+
+
+def test_a_rollback_takes_the_row_and_not_the_message(shop: Shop) -> None:
+    with shop.maker() as session:
+        with shop.outbox.capture(session):
+            shop.charge.delay(1)
+        session.rollback()
+    assert len(received(shop)) == 1
+    assert shop.rows() == []
+
+
+def test_what_staging_refuses_is_told_and_sent(shop: Shop) -> None:
+    said = told(shop)
+    connection = shop.engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+    with connection, shop.outbox.capture(connection):
+        shop.charge.delay(1)
+    assert len(received(shop)) == 1
+    (refusal,) = said
+    assert refusal.startswith("the outbox would have refused shop.charge, which was sent directly: staging outside a")
+
+
+def test_a_statement_that_fails_does_not_spoil_the_shops_transaction(shop: Shop) -> None:
+    said = told(shop)
+    shop.outbox.tables.row.drop(shop.engine)
+    with shop.maker.begin() as session, shop.outbox.capture(session):
+        session.add(Order(name="tea"))
+        shop.charge.delay(1)
+    assert shop.orders() == {"tea"}
+    assert len(received(shop)) == 1
+    assert len(said) == 1
+
+
+def test_stage_and_stage_many_send_too(shop: Shop) -> None:
+    with shop.maker.begin() as session:
+        staged = shop.outbox.stage(session, shop.charge.s(1))
+        shop.outbox.stage_many(session, (shop.charge.s(n) for n in range(3)))
+        with pytest.raises(StagingError):
+            shop.outbox.stage(session, shop.charge.s(2), namespace="not a name")
+    messages = received(shop)
+    assert len(messages) == 4
+    assert staged.task_id in {message.headers["id"] for message in messages}
+    assert {row["status"] for row in shop.rows()} == {"cancelled"}
+    assert len(shop.rows()) == 4
+
+
+def test_a_direct_send_that_fails_raises_as_ever(database_url: str) -> None:
+    shop = open_shop(database_url, broker=DEAD_BROKER, outbox_shadow=True, task_publish_retry=False)
+    with shop.maker() as session, shop.outbox.capture(session), pytest.raises(OperationalError):
+        shop.charge.delay(1)
+    shop.engine.dispose()
+    shop.outbox.close()
+    shop.app.close()
