@@ -59,10 +59,8 @@ def test_what_a_capture_hears_is_sent_and_staged_and_never_published(shop: Shop)
     assert message.properties["priority"] == 3
     assert (row["status"], row["error"]) == ("cancelled", "a shadow: its task was sent directly")
     assert heard == [result.id], "the shop's own signal handlers hear of it once"
-    assert (
-        shop.outbox.store.claim(limit=10, claimed_by=__import__("uuid").uuid4(), lease=shop.outbox.settings.run_lease)
-        == []
-    )
+    lease = shop.outbox.settings.run_lease
+    assert shop.outbox.store.claim(limit=10, claimed_by=uuid4(), lease=lease) == []
 
 
 def test_a_rollback_takes_the_row_and_not_the_message(shop: Shop) -> None:
