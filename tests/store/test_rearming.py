@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import uuid
 from datetime import timedelta
-from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -253,12 +252,10 @@ def test_a_judgement_may_let_the_lease_go_on(bench: Bench) -> None:
     assert bench.store.stale(10) == []
 
 
-def test_a_judgement_may_leave_everything_as_it_is(bench: Bench) -> None:
-    row = published(bench, OVER)
-    before = bench.see(row.id)
-    judge = partial(lambda stale: Judgement(row_id=stale.id, event=None, status=Status.CLAIMED, vanished=0, silent=0))
-    bench.store.rearm(judge, limit=10)
-    assert bench.see(row.id) == before
+def test_a_judgement_without_a_word_on_its_row_is_refused() -> None:
+    """The row would be looked at again and again, and those behind it never."""
+    with pytest.raises(ValueError, match="without a word"):
+        Judgement(row_id=1, event=None, status=Status.CLAIMED, vanished=0, silent=0)
 
 
 def test_rows_are_rearmed_a_batch_at_a_time(bench: Bench) -> None:
