@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from outbox_relay.relay.parts import Parts
     from outbox_relay.relay.reading import Reading
 
-BATCH = 500  # settlements in one transaction
+BATCH = 1_000  # settlements in one transaction
 MESSAGES = 100  # messages, of many settlements each, that are taken together
 WAIT = 1.0
 
