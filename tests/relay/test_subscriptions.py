@@ -27,7 +27,7 @@ class Ears:
         node = app.control.mailbox.Node("w@host", channel=self._connection.channel(), handlers={COMMAND: self._hear})
         self._consumer = node.listen()
 
-    def _hear(self, namespaces: list[str], **_: Any) -> None:
+    def _hear(self, *_: Any, namespaces: list[str], **__: Any) -> None:
         self.asked.append(namespaces)
 
     def hear(self) -> list[list[str]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import celery
 import pytest
 from celery import Celery
 
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from outbox_relay.core.beacon import Beacon
     from tests.support.servers import RabbitMQ
 
+CELERY = tuple(int(part) for part in celery.__version__.split(".")[:2])
+knows_quorum_queues = pytest.mark.skipif(CELERY < (5, 5), reason="quorum queues came with Celery 5.5")
 CLASSIC_NOW_QUORUM_LATER = ("--", "task_default_queue_type=quorum", 'task_queues=(json){"celery": {}}')
 
 
@@ -106,6 +109,7 @@ def test_what_a_relay_asked_for_outlives_the_connection(rabbitmq: RabbitMQ, tmp_
         proxy.close()
 
 
+@knows_quorum_queues
 def test_quorum_queues_can_be_added_to_a_worker_that_started_without_any(rabbitmq_url: str, tmp_path: Path) -> None:
     control = Celery("control", broker=rabbitmq_url).control
     with running(tmp_path, rabbitmq_url, "-c", "1", "-n", "w@host", *CLASSIC_NOW_QUORUM_LATER) as (worker, desk):
@@ -119,6 +123,7 @@ def test_quorum_queues_can_be_added_to_a_worker_that_started_without_any(rabbitm
         assert "cannot be" not in worker.text()
 
 
+@knows_quorum_queues
 def test_worker_that_may_not_look_for_quorum_queues_says_why_it_leaves_them(rabbitmq_url: str, tmp_path: Path) -> None:
     control = Celery("control", broker=rabbitmq_url).control
     options = (*CLASSIC_NOW_QUORUM_LATER, "worker_detect_quorum_queues=false")
