@@ -9,7 +9,8 @@ from enum import Enum
 from typing import Any
 from uuid import UUID
 
-from outbox_relay.core.settlement import MAX_DELAY, VERSION, WireError, load_document, storable
+from outbox_relay.core.settlement import MAX_DELAY, VERSION, storable
+from outbox_relay.core.wire import WireError, load_document
 
 MAX_ID = 2**63 - 1
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from outbox_relay.core.settlement import VERSION, WireError
+from outbox_relay.core.settlement import VERSION
+from outbox_relay.core.wire import WireError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

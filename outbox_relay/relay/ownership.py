@@ -9,7 +9,8 @@ import json
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from outbox_relay.core.settlement import VERSION, WireError, load_document
+from outbox_relay.core.settlement import VERSION
+from outbox_relay.core.wire import WireError, load_document
 from outbox_relay.errors import PublishError
 from outbox_relay.publish.envelope import report
 from outbox_relay.publish.queues import own_queue

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from outbox_relay.core.beacon import Beacon, decode_beacon
 from outbox_relay.core.lifecycle import Status
-from outbox_relay.core.settlement import WireError, load_document, read_settlements
+from outbox_relay.core.wire import WireError, load_document, read_settlements
 from outbox_relay.errors import StoreAway
 from outbox_relay.relay.markers import Marker
 from outbox_relay.relay.outages import Outage

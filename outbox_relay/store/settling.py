@@ -13,7 +13,8 @@ from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, StatementError
 
 from outbox_relay.core.lifecycle import Event, Status
 from outbox_relay.core.row import RowState
-from outbox_relay.core.settlement import Kind, Reporter, Stale, decide, encode_settlements, storable
+from outbox_relay.core.settlement import Kind, Stale, decide, storable
+from outbox_relay.core.wire import Reporter, encode_settlements
 from outbox_relay.store.driver import fetch
 from outbox_relay.store.sql import POSTGRESQL, values
 from outbox_relay.store.statements import settling as statements

@@ -9,7 +9,7 @@ from uuid import uuid4
 from celery import bootsteps
 
 from outbox_relay.core.beacon import Beacon
-from outbox_relay.core.settlement import Reporter as WorkerName
+from outbox_relay.core.wire import Reporter as WorkerName
 from outbox_relay.errors import SettingsError
 from outbox_relay.publish.publisher import open_publisher
 from outbox_relay.publish.queues import Queues

@@ -8,7 +8,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from outbox_relay.core import settlement as wire
+from outbox_relay.core import wire
 from outbox_relay.core.beacon import Beacon, encode_beacon
 from outbox_relay.publish.envelope import Outgoing, report
 from outbox_relay.publish.queues import beacons_for, settlements_queue

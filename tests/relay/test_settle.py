@@ -11,7 +11,8 @@ from uuid import uuid4
 import sqlalchemy as sa
 
 from outbox_relay.core.beacon import Beacon, Held, HeldState, encode_beacon
-from outbox_relay.core.settlement import Delivery, Reporter, Retried, Settlement, encode_settlements
+from outbox_relay.core.settlement import Delivery, Retried, Settlement
+from outbox_relay.core.wire import Reporter, encode_settlements
 from outbox_relay.publish.envelope import report
 from outbox_relay.relay.inbox import Inbox, consumer_connection
 from outbox_relay.relay.markers import Marker

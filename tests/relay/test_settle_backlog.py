@@ -12,7 +12,8 @@ from uuid import uuid4
 
 from outbox_relay.core.leases import rearmed
 from outbox_relay.core.row import Published
-from outbox_relay.core.settlement import Delivery, Settlement, encode_settlements
+from outbox_relay.core.settlement import Delivery, Settlement
+from outbox_relay.core.wire import encode_settlements
 from outbox_relay.publish.envelope import report
 from tests.relay.test_settle import WORKER, desk
 from tests.support.waiting import eventually

@@ -12,7 +12,8 @@ import sqlalchemy as sa
 from outbox_relay.core.leases import rearmed
 from outbox_relay.core.lifecycle import Status
 from outbox_relay.core.row import RowFilter
-from outbox_relay.core.settlement import Delivery, Retried, Settlement, decode_settlements
+from outbox_relay.core.settlement import Delivery, Retried, Settlement
+from outbox_relay.core.wire import decode_settlements
 from outbox_relay.store.statements.parts import CLEARED, WHERE_IT_RAN
 from tests.store.bench import HOUR, OVER, Statements, delivery, done, failed, lost
 

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outbox_relay.core.beacon import Beacon, Held, HeldState, decode_beacon, encode_beacon
-from outbox_relay.core.settlement import Reporter as WorkerName
-from outbox_relay.core.settlement import WireError, encode_settlements
+from outbox_relay.core.wire import Reporter as WorkerName
+from outbox_relay.core.wire import WireError, encode_settlements
 
 ages = st.integers(0, 10**9).map(lambda milliseconds: milliseconds / 1000)
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=30)

@@ -9,18 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outbox_relay.core.settlement import (
-    MAX_ERROR_BYTES,
-    Delivery,
-    Kind,
-    Reporter,
-    Retried,
-    Settlement,
-    WireError,
-    decode_settlements,
-    encode_settlements,
-    storable,
-)
+from outbox_relay.core.settlement import MAX_ERROR_BYTES, Delivery, Kind, Retried, Settlement, storable
+from outbox_relay.core.wire import Reporter, WireError, decode_settlements, encode_settlements
 
 TOKEN = UUID("0123456789abcdef0123456789abcdef")
 REPORTER = Reporter(UUID(int=9), "celery@box-7")

@@ -16,7 +16,8 @@ from kombu import Connection, Consumer, Producer
 from kombu.utils.uuid import uuid as new_id
 
 from outbox_relay.core.beacon import Beacon, decode_beacon
-from outbox_relay.core.settlement import HEADER, Delivery, Kind, Settlement, decode_settlements
+from outbox_relay.core.settlement import HEADER, Delivery, Kind, Settlement
+from outbox_relay.core.wire import decode_settlements
 from outbox_relay.publish.queues import beacons_for, settlements_queue
 from tests.support.waiting import eventually
 
