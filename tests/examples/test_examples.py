@@ -54,6 +54,46 @@ def test_plain_scripts(tmp_path: Path) -> None:
         engine.dispose()
 
 
+FLASK_ORDER = """
+import json, sys
+from shop import web
+print(json.dumps(web.test_client().post(f"/orders/{sys.argv[1]}").json))
+"""
+
+
+def test_flask(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'flask_shop' / 'shop.db'}"
+    broker = f"embedded:///{tmp_path / 'broker'}"
+    with Stall("flask_shop", tmp_path, SHOP_DATABASE_URL=url, SHOP_BROKER_URL=broker) as stall:
+        stall.run("-m", "celery", "-A", "shop:app", "outbox", "migrate")
+        run_beside(stall, "shop:app")
+        made = json.loads(stall.run("-c", FLASK_ORDER, "tea"))
+        engine = sa.create_engine(url)
+        eventually(lambda: settled(engine, "orders", rows=1), 30)
+        engine.dispose()
+        assert json.loads(stall.run("-m", "celery", "-A", "shop:app", "outbox", "show", made["task"], "--json"))
+
+
+FASTAPI_ORDER = """
+import json, sys
+from fastapi.testclient import TestClient
+from shop import api
+with TestClient(api) as client:
+    print(json.dumps(client.post(f"/orders/{sys.argv[1]}").json()))
+"""
+
+
+def test_fastapi(tmp_path: Path, database: sa.Engine, rabbitmq_url: str) -> None:
+    url = database.url.render_as_string(hide_password=False)
+    with Stall("fastapi_shop", tmp_path, SHOP_DATABASE_URL=url, SHOP_BROKER_URL=rabbitmq_url) as stall:
+        stall.run("-m", "celery", "-A", "shop:app", "outbox", "migrate")
+        run_beside(stall, "shop:app")
+        made = json.loads(stall.run("-c", FASTAPI_ORDER, "tea"))
+        eventually(lambda: settled(database, "orders", rows=1), 30)
+        with database.connect() as connection:
+            assert connection.execute(sa.text("SELECT task_id FROM outbox_row")).scalar() == made["task"]
+
+
 ORDER = """
 import json, os, sys
 import django
