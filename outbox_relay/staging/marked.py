@@ -166,14 +166,19 @@ def _open_session(registry: Callable[[], Any]) -> Any:
 
 def install(app: Celery, marked: Callable[[], Marked | None]) -> None:
     """Wrap the app's ``send_task``. ``marked`` is asked at each call; None: the outbox is switched off."""
-    send_task = app.send_task
+    own = vars(app).get("send_task")  # somebody wrapped it before
+
+    def behind() -> Any:
+        """The class's own is looked up at each call: what instruments Celery later is to be heard."""
+        return type(app).send_task.__get__(app) if own is None else own
 
     def wrapped(name: str, *args: Any, **options: Any) -> Any:
         tasks = marked()
         staging = None if tasks is None else tasks.staging(name, options.get("task_id"))
         if staging is None:
-            return send_task(name, *args, **options)
+            return behind()(name, *args, **options)
         with staging:
-            return send_task(name, *args, **options)
+            return behind()(name, *args, **options)
 
+    wrapped.__outbox__ = behind  # type: ignore[attr-defined]  # templates ask what is behind it
     app.send_task = wrapped

@@ -273,12 +273,19 @@ def _is_stock(app: Any, task: Any) -> bool:
     return (
         _is_of(task.apply_async, "celery.app.task")
         and _is_of(task.shadow_name, "celery.app.task")
-        and _is_of(app.send_task, "celery.app.base")
+        and _is_of(_behind_ours(app.send_task), "celery.app.base")
         and _is_of(amqp.as_task_v2, "celery.app.amqp")
         and type(Producer.publish) is FunctionType
         and Producer.publish.__globals__["__name__"] == "kombu.messaging"
         and all(type(route) is MapRoute for route in amqp.router.routes)
     )
+
+
+def _behind_ours(send_task: Any) -> Any:
+    """What the outbox's own wrapper calls. Another's may carry the mark of ours, as ``functools.wraps`` copies it."""
+    if type(send_task) is FunctionType and send_task.__globals__["__name__"] == "outbox_relay.staging.marked":
+        return send_task.__outbox__()  # type: ignore[attr-defined]
+    return send_task
 
 
 def _is_of(method: Any, module: str) -> bool:

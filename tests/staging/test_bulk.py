@@ -14,6 +14,7 @@ from celery import chain, group
 
 from outbox_relay import DispatchKeyConflict, StagingError
 from outbox_relay.publish.fields import decode_fields
+from outbox_relay.staging.rows import new_row
 from outbox_relay.store.staging import PAGE
 from tests.staging.shop import BoomError, Order, Shop, opened
 from tests.store.bench import Statements
@@ -69,6 +70,20 @@ def test_signatures_may_come_from_the_same_session(shop: Shop) -> None:
         orders = session.scalars(sa.select(Order).order_by(Order.id).execution_options(yield_per=100))
         staged = shop.outbox.stage_many(session, (shop.charge.s(order.id) for order in orders))
     assert len(staged) == count(shop) == PAGE + 10
+
+
+def test_celery_builds_the_first_of_many_messages_that_are_alike(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    built = []
+
+    def counting(*args: Any, **options: Any) -> Any:
+        built.append(args)
+        return new_row(*args, **options)
+
+    monkeypatch.setattr("outbox_relay.staging.stage.new_row", counting)
+    with shop.maker() as session, session.begin():
+        shop.outbox.stage_many(session, (shop.charge.s(number) for number in range(2 * PAGE)))
+        shop.outbox.stage(session, shop.charge.s(1))
+    assert len(built) == 1
 
 
 def test_nothing_to_stage_asks_nothing(shop: Shop) -> None:

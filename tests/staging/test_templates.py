@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -207,7 +208,7 @@ def test_a_receiver_of_the_publish_signals_sees_every_message(both: Both) -> Non
     assert both.filled(both.shop.charge.s(1)) is not None
 
 
-@pytest.mark.parametrize("where", ["task class", "task", "app", "amqp", "producer", "app class"])
+@pytest.mark.parametrize("where", ["task class", "task", "app", "app, with its marks", "amqp", "producer", "app class"])
 def test_an_override_anywhere_sees_every_message(both: Both, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from celery.app.amqp import AMQP
     from kombu import Producer
@@ -218,6 +219,7 @@ def test_an_override_anywhere_sees_every_message(both: Both, where: str, monkeyp
         "task class": (Task, "apply_async"),
         "task": (charge, "apply_async"),
         "app": (app, "send_task"),
+        "app, with its marks": (app, "send_task"),
         "app class": (Celery, "send_task"),
         "amqp": (AMQP, "as_task_v2"),
         "producer": (Producer, "publish"),
@@ -227,6 +229,8 @@ def test_an_override_anywhere_sees_every_message(both: Both, where: str, monkeyp
     def patched(*args: Any, **options: Any) -> Any:
         return stock(*args, **options)
 
+    if where == "app, with its marks":
+        patched = functools.wraps(stock)(patched)
     monkeypatch.setattr(target, name, patched)
     assert both.filled(charge.s(1)) is None
 
