@@ -60,6 +60,7 @@ def comparisons(rows: int) -> dict[str, Comparison]:
                 "send_task": partial(measures.staging_send_task, rows=rows),
                 "stage": partial(measures.staging_one, rows=rows),
                 "stage_many, 1,000 at a time": partial(measures.staging_bulk, rows=rows),
+                "stage_many, all in one call": partial(measures.staging_bulk_once, rows=rows),
             },
         ),
         "latency": (
