@@ -26,7 +26,7 @@ from outbox_relay.relay.outages import Outage
 from outbox_relay.relay.states import States
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from outbox_relay.core.row import Claim, ClaimedRow
     from outbox_relay.publish.envelope import Outgoing
@@ -71,7 +71,8 @@ class Air(NamedTuple):
 class Sweep:
     """The publishing loop of a relay. Call :meth:`tick` again and again; it says when to call it next.
 
-    ``new_namespace`` is called when rows of a namespace are claimed for the first time.
+    ``new_namespace`` is called when rows of a namespace are claimed for the first time, or it is placed on nodes, whose
+    workers have to serve it before any row can be claimed.
     """
 
     def __init__(
@@ -255,7 +256,9 @@ class Sweep:
     def _claim(self) -> Load:
         lease, store = self._leases.publish, self._store
         untidy = store.tidy(TIDYING)
-        self._states.directed(store.directives())
+        said = store.directives()
+        self._states.directed(said)
+        self._meet(said.placements)
         begun = self._clock()
         batch = store.claim(limit=self._settings.batch_size, claimed_by=self._parts.instance, lease=lease)
         self._states.counted(store.at_quota)
@@ -268,9 +271,7 @@ class Sweep:
         parts, on_publish = self._parts, self._settings.settle_on == "publish"
         queues, life = parts.queues, parts.message_life
         settlement_queue = queues.settlements.name
-        if unknown := {row.namespace for row in rows} - self._namespaces:
-            self._namespaces |= unknown
-            self._new_namespace()
+        self._meet({row.namespace for row in rows})
         for row in rows:
             claim = load.claims[row.id] = row.claim
             if row.expired:
@@ -285,6 +286,11 @@ class Sweep:
             if row.settle_on == "publish" or (on_publish and row.settle_on is None):
                 load.final.add(row.id)
         return load
+
+    def _meet(self, namespaces: Iterable[str]) -> None:
+        if unknown := set(namespaces) - self._namespaces:
+            self._namespaces |= unknown
+            self._new_namespace()
 
     def _write_behind(self) -> None:
         """Let the second thread tell the store what is noted; wait for what it was told before."""
