@@ -85,6 +85,7 @@ class Relay:
         self._pulse, self._tally = Pulse(), Tally()
         self._inbox: Inbox | None = None
         self._loops: dict[str, Loop] = {}
+        self._to_close: list[Callable[[], None]] = []  # connections to the broker, when no loop uses them any more
         self._ends: queue.SimpleQueue[str] = queue.SimpleQueue()  # its put() may be called by a signal handler
         self._signals = 0
         self._died = False
@@ -175,6 +176,8 @@ class Relay:
             self._outbox.events.emit("relay.warning", text=text)
             return False
         self._leave()
+        for close in self._to_close:
+            close()
         return True
 
     def _arrive(self) -> bool:
@@ -205,6 +208,7 @@ class Relay:
     def _build(self) -> None:
         if SWEEP in self.loop_names:
             publisher = open_publisher(self._parts.app, events=self._parts.outages.voice())
+            self._to_close.append(publisher.close)
             with contextlib.suppress(StoreAway):  # the sweep says so
                 self._parts.store.look_around()
             sweep = Sweep(self._parts, publisher, new_namespace=self._new_namespace)
@@ -229,7 +233,9 @@ class Relay:
         self._look_at_namespaces = subscriptions.look
         told: dict[str, Any] = {"sign_on": self._sign, "waits": self._sign_waiting}
         settle = Settle(parts, inbox, self._reading, wish=self._wish, on_beacon=subscriptions.note, **told)
-        watch = Watch(app, Depths(app), parts.leases.queue, parts.store.published_at)
+        depths = Depths(app)
+        self._to_close.append(depths.close)
+        watch = Watch(app, depths, parts.leases.queue, parts.store.published_at)
         publisher = open_publisher(app)
         rearm = Rearm(parts, publisher, watch, self._reading, hurry=settle.hurry, woken=self._wake)
         self._upkeep = Upkeep(parts, publisher, rearm, subscriptions)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import gc
+import os
 import sys
 import threading
 import urllib.error
 import urllib.request
 from contextlib import contextmanager
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -48,6 +50,23 @@ def begun(bench: Bench, **options: Any) -> Iterator[Relay]:
     assert codes == [0]
 
 
+class Ours:
+    """This process's own connections to a port of this machine."""
+
+    def __init__(self, port: int) -> None:
+        self._remote = f":{port:04X}"
+
+    def sockets(self) -> int:
+        inodes = {
+            fields[9]
+            for table in ("tcp", "tcp6")
+            for fields in map(str.split, Path(f"/proc/self/net/{table}").read_text().splitlines()[1:])
+            if fields[2].endswith(self._remote)
+        }
+        links = [os.readlink(entry) for entry in Path("/proc/self/fd").iterdir() if entry.is_symlink()]
+        return sum(link.removeprefix("socket:[").removesuffix("]") in inodes for link in links)
+
+
 def get(port: int, path: str) -> tuple[int, str]:
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
@@ -64,6 +83,23 @@ def test_a_relay_publishes_from_its_start_to_its_end_and_leaves_the_register(ben
         eventually(bench.outbox.store.relays, 20)
     assert bench.outbox.store.relays() == []
     assert [one["reason"] for one in bench.said("relay.draining")] == ["it was told to"]
+
+
+def test_a_relay_leaves_no_connection_to_its_broker_behind(
+    open_bench: OpenBench, sqlite_url: str, rabbitmq_url: str
+) -> None:
+    """Whoever embeds a relay in a process of its own gets its sockets back when it ends."""
+    bench = open_bench(sqlite_url, rabbitmq_url, outbox_rearm_interval=0.2)
+    port = bench.outbox.app.connection_for_write().port
+
+    ours = Ours(port)
+    bench.publisher.pulse()
+    before = ours.sockets()
+    with running(bench):
+        (staged,) = bench.stage()
+        eventually(lambda: bench.row(staged).published_at, 20)
+        eventually(lambda: ours.sockets() >= before + 3, 20)  # to publish, to settle, and to look at queues
+    assert ours.sockets() == before
 
 
 def test_health_and_metrics_are_served_over_http(bench: Bench) -> None:
