@@ -58,6 +58,10 @@ class Governing:
 
     def at_quota(self, default_quota: int | None) -> list[NamespaceInfo]:
         """The namespaces that have no room for another row, and rows that wait for it."""
+        if default_quota is None:
+            with self._db.begin(reads=True) as connection:
+                if connection.execute(governing.any_quota(self._db.tables)).first() is None:
+                    return []
         return [
             one
             for one in self.namespaces(default_quota)

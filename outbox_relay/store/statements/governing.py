@@ -61,6 +61,13 @@ def namespaces(tables: Tables, one: bool = False) -> sa.Select[Any]:
 
 
 @statement
+def any_quota(tables: Tables) -> sa.Select[Any]:
+    """A namespace that has a quota of its own, if there is one."""
+    namespace = tables.namespace
+    return sa.select(namespace.c.namespace).where(namespace.c.max_in_flight >= number(0)).limit(number(1))
+
+
+@statement
 def put_namespace(tables: Tables, dialect: str, columns: frozenset[str]) -> sa.Insert:
     """Set the named columns of a namespace, which is made where it is missing."""
     namespace = tables.namespace
