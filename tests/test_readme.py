@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import shlex
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
+from outbox_relay import Outbox
 from tests.support.commands import parse
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -21,7 +24,7 @@ def blocks(language: str) -> list[str]:
 
 def test_the_code_stages_a_row_that_is_committed(tmp_path: Path, postgres_url: str, rabbitmq_url: str) -> None:
     """As it stands, but for the addresses; the tables come from the README's own command."""
-    (code,) = blocks("python")
+    code, *_ = blocks("python")
     assert len([line for line in code.splitlines() if line.strip()]) <= 12
     for written, real in (
         ("amqp://guest:guest@localhost//", rabbitmq_url),
@@ -39,6 +42,16 @@ def test_the_code_stages_a_row_that_is_committed(tmp_path: Path, postgres_url: s
     shown = _run(tmp_path, "-m", "celery", "-A", "shop", "outbox", "show", "--json", staged.stdout.strip())
     assert shown.returncode == 0, shown.stderr
     assert '"pending"' in shown.stdout
+
+
+def test_the_code_for_each_framework_is_whole() -> None:
+    """The shops under examples/ run the same calls, and tests run them."""
+    _, *frameworks = blocks("python")
+    assert len(frameworks) == 4
+    for code in frameworks:
+        ast.parse("async def main():\n" + textwrap.indent(code, "    "))
+        for method in re.findall(r"outbox\.(\w+)\(", code):
+            assert hasattr(Outbox, method)
 
 
 def _run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
