@@ -1,7 +1,8 @@
 """The app of a small shop, as the processes of a flow test load it: ``celery -A tests.flow.shop …``.
 
 Its configuration comes from the environment. What its tasks do is seen in a file, one line a run, which no broker,
-database or kill can take back. ``SHOP_DIES_AT`` names an event of the outbox at which the process kills itself.
+database or kill can take back. ``SHOP_DIES_AT`` names an event of the outbox at which the process kills itself, or,
+with ``:STOP`` after it, stops itself once.
 """
 
 from __future__ import annotations
@@ -103,8 +104,10 @@ def make(conf: dict[str, Any], folder: Path, *, mute: bool = False) -> Celery:
 
 
 def _die_at(event: Event) -> None:
-    if event.name == os.environ[DIES_AT]:
-        os.kill(os.getpid(), signal.SIGKILL)
+    name, _, how = os.environ[DIES_AT].partition(":")
+    if event.name == name:
+        os.environ[DIES_AT] = ""
+        os.kill(os.getpid(), signal.Signals[f"SIG{how or 'KILL'}"])
 
 
 if CONF in os.environ:

@@ -50,16 +50,19 @@ PLAIN = {
 
 
 class Launcher:
-    """The process that all processes of the shops are forked from; see launcher.py."""
+    """The process that all processes of the shops are forked from; see launcher.py. ``env`` is theirs."""
 
-    def __init__(self) -> None:
+    def __init__(self, **env: str) -> None:
+        self.env = env
         self._process: subprocess.Popen[str] | None = None
 
     def ask(self, request: dict[str, Any]) -> Any:
         if self._process is None:
             command = [sys.executable, str(Path(__file__).with_name("launcher.py"))]
             pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-            self._process = subprocess.Popen(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, **pipes)
+            self._process = subprocess.Popen(
+                command, cwd=ROOT, env={**os.environ, **self.env, "PYTHONPATH": str(ROOT)}, **pipes
+            )
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps(request) + "\n")
@@ -172,9 +175,17 @@ class Shop:
 
     # -- processes --------------------------------------------------------------------------------------------------
 
-    def start(self, name: str, *arguments: str, dies_at: str = "", env: dict[str, str] | None = None) -> Program:
+    def start(
+        self,
+        name: str,
+        *arguments: str,
+        dies_at: str = "",
+        env: dict[str, str] | None = None,
+        launcher: Launcher | None = None,
+    ) -> Program:
         env = {
             **os.environ,
+            **(launcher or self.launcher).env,
             **(env or {}),
             shop.CONF: json.dumps(self.conf),
             shop.FOLDER: str(self.folder),
@@ -183,12 +194,13 @@ class Shop:
         }
         number = 1 + sum(program.name.startswith(name) for program in self.programs)
         command = ["-A", self.module, *arguments]
-        program = Program(self.launcher, f"{name}-{number}", command, env, self.folder / f"{name}-{number}.log")
+        log = self.folder / f"{name}-{number}.log"
+        program = Program(launcher or self.launcher, f"{name}-{number}", command, env, log)
         self.programs.append(program)
         return program
 
-    def relay(self, *options: str, dies_at: str = "", wait: bool = True) -> Program:
-        program = self.start("relay", "outbox", "relay", "-l", "DEBUG", *options, dies_at=dies_at)
+    def relay(self, *options: str, dies_at: str = "", launcher: Launcher | None = None, wait: bool = True) -> Program:
+        program = self.start("relay", "outbox", "relay", "-l", "DEBUG", *options, dies_at=dies_at, launcher=launcher)
         if wait:
             eventually(lambda: program.says("started on"), 20, what="the relay's start")
         return program
@@ -199,11 +211,12 @@ class Shop:
         pool: str = "prefork",
         dies_at: str = "",
         env: dict[str, str] | None = None,
+        launcher: Launcher | None = None,
         wait: bool = True,
     ) -> Program:
         name = f"w{len(self.programs)}@test"
         stock = ["worker", "-l", "INFO", "-n", name, "-P", pool, "-c", "2", "--without-mingle", "--without-gossip"]
-        program = self.start("worker", *stock, *options, dies_at=dies_at, env=env)
+        program = self.start("worker", *stock, *options, dies_at=dies_at, env=env, launcher=launcher)
         if wait:
             eventually(lambda: program.says("ready."), 20, what="the worker's start")
         return program
