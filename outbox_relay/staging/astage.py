@@ -46,9 +46,10 @@ async def astage_many(
     """Stage many signatures. See :meth:`outbox_relay.Outbox.astage_many`."""
     target = accept_async(given)
     task = stager.app.current_worker_task
+    request = None if task is None else task.request
 
     def stage(sync: Any) -> list[Staged]:
-        with running(task):
+        with running(task, request):
             return stage_pages(stager, sync, signatures, options, bind)
 
     return await inside(target, stage)
@@ -62,15 +63,18 @@ async def inside(target: Any, work: Callable[[Any], T]) -> T:
 
 
 @contextmanager
-def running(task: Any) -> Iterator[None]:
-    """Let Celery know in this greenlet, too, which task runs: what that task sends names it as its parent."""
-    if task is not None:
-        _task_stack.push(task)
+def running(task: Any, request: Any) -> Iterator[None]:
+    """Let Celery know in this greenlet, too, which task runs: what is sent from here names it as its parent."""
+    if task is None:
+        yield
+        return
+    _task_stack.push(task)
+    task.request_stack.push(request)
     try:
         yield
     finally:
-        if task is not None:
-            _task_stack.pop()
+        task.request_stack.pop()
+        _task_stack.pop()
 
 
 class AsyncCapture(Capture):

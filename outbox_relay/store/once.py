@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from outbox_relay.errors import StoreError
+from outbox_relay.store.engine import is_missing_table
 from outbox_relay.store.sql import values
 from outbox_relay.store.statements import operating
 
@@ -21,9 +23,23 @@ def mark_once(connection: Connection, tables: Tables, *, row_id: int, task_id: s
 
     Returns whether this run is the first to do so; false means that another run's effects are there already. A run that
     is still open is waited for: it may yet roll back.
+
+    Raises:
+        StoreError: the table is not in this database.
     """
     statement = operating.mark_once(tables, connection.dialect.name)
-    return connection.execute(statement, {"row_id": row_id, "task_id": task_id}).first() is not None
+    try:
+        return connection.execute(statement, {"row_id": row_id, "task_id": task_id}).first() is not None
+    except Exception as error:
+        if isinstance(error, StoreError) or is_missing_table(error):
+            raise StoreError(MISSING) from error
+        raise
+
+
+MISSING = (
+    "the table for outbox.once() is not in the database of these effects: run 'outbox migrate --once-only URL' with "
+    "its URL, or 'outbox migrate' where it is the outbox's own"
+)
 
 
 SERIALIZATION_FAILURE = "40001"

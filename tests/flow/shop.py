@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import sqlalchemy as sa
 from celery import Celery, signals
 
 from outbox_relay.outbox import Outbox
@@ -93,6 +94,20 @@ def make(conf: dict[str, Any], folder: Path, *, mute: bool = False) -> Celery:
         note(self.request.id, "wait")
         while not (folder / gate).exists():
             time.sleep(0.02)
+
+    @app.task(name="shop.pay", bind=True, shared=False)
+    def pay(self: Any, url: str) -> None:
+        """Take the whole worker down right after the first run has committed its effects in a database of its own."""
+        run = note(self.request.id, "pay")
+        engine = sa.create_engine(url)
+        Outbox.configure_sqlite(engine)
+        with engine.begin() as connection:
+            app.outbox.once(connection)
+            connection.exec_driver_sql("INSERT INTO payment VALUES (1)")
+        engine.dispose()
+        if run == 1:
+            os.kill(os.getppid(), signal.SIGKILL)
+            time.sleep(60)
 
     @signals.task_postrun.connect(weak=False)
     def _after(task: Any = None, **_: Any) -> None:
