@@ -147,14 +147,14 @@ def _speaks_psycopg(connection: Connection) -> bool:
 
 def _is_watched(connection: sa.Connection) -> bool:
     """Whether somebody listens to the statements of this connection, as tracers do, or wants them in the log."""
+    if getattr(connection, "_echo", True):
+        return True
+    parts = (connection, connection.engine, connection.dialect)
+    if not any(getattr(part, "_has_events", True) for part in parts):  # no listener of any kind, told quickly
+        return False
     own, dialect = connection.dispatch, connection.dialect.dispatch
-    return bool(
-        getattr(connection, "_echo", True)
-        or own.before_cursor_execute
-        or own.after_cursor_execute
-        or dialect.do_execute
-        or dialect.handle_error
-    )
+    listeners = (own.before_cursor_execute, own.after_cursor_execute, dialect.do_execute, dialect.handle_error)
+    return any(map(bool, listeners))
 
 
 def _run_on_cursor(connection: sa.Connection, text: str, parameters: Mapping[str, Any]) -> Sequence[Sequence[Any]]:
