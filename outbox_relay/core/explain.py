@@ -104,7 +104,7 @@ def explain(facts: Facts) -> Explanation:
 
 def _pending(facts: Facts) -> tuple[str, str]:
     row, now, kept = facts.row, facts.now, facts.kept
-    because = _what_came_before(row)
+    because = _what_came_before(row, now)
     if row.visible_after > now:
         until = f"{instant(row.visible_after)} ({age(row.visible_after, now)})"
         held = f"; it is held by {holds(kept, now)}" if kept.holds else ""
@@ -136,13 +136,15 @@ def _due(facts: Facts, because: str) -> tuple[str, str]:
     return f"{since}, and {waits}{standing(kept)}", moves
 
 
-def _what_came_before(row: RowDetail) -> str:
+def _what_came_before(row: RowDetail, now: datetime) -> str:
     """Say why a row is pending again, if it is; a clause of its own."""
     error = None if row.error is None else brief(row.error)
     if row.claim_token is not None:
         return f", re-armed ({_times(row.rearms)}) since its lease ended and nothing was heard of it"
     if error is not None and error.startswith(_REFUSED):
         queue, _, reason = error.removeprefix(_REFUSED).partition(": ")
+        if row.visible_after > now:
+            return f", since the circuit of its queue {queue} is open: it refused messages because {reason}"
         return f", since its queue {queue} refused the last message because {reason}"
     if error is not None:
         return f", to run again after attempt {row.attempt} ended with {error}"

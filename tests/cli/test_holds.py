@@ -32,6 +32,13 @@ def test_what_is_paused_is_listed_explained_and_resumed(light_shop: Shop) -> Non
     assert "is pending: it is held by namespace acme since 20" in said
     assert " ago (moving house) and by workflow w since " in said
     assert "'celery -A shop outbox resume --namespace acme'" in said
+    with shop.outbox_here() as (outbox, _):
+        assert [one.value for one in outbox.inspect.holds()] == ["acme", "w", "shop.charge"]
+        workflow = outbox.inspect.workflow("w")
+        assert workflow is not None
+        assert (workflow.held, workflow.total) == (True, 1)
+        assert {one.namespace: one.held for one in outbox.inspect.namespaces()} == {"acme": True, "default": False}
+        assert "it is held by namespace acme since " in outbox.inspect.explain(staged.task_id)[0].why
     shop.sql("UPDATE outbox_row SET parked = true")
     assert [one["parked"] for one in shop.ok("holds", "--json").json] == [1, 1, 1]
     assert shop.ok("resume", "--task", "shop.charge", "--json").json == {

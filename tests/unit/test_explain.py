@@ -141,8 +141,10 @@ def test_a_due_row_waits_for_a_relay_that_sweeps() -> None:
 def test_a_row_that_its_queue_refused_says_why() -> None:
     row = replace(PENDING, visible_after=NOON + SECOND, error=refused_by("shop:mail", "PRECONDITION_FAILED: x\nmore"))
     assert explained(row).why.endswith(
-        ", since its queue shop:mail refused the last message because PRECONDITION_FAILED: x"
+        ", since the circuit of its queue shop:mail is open: it refused messages because PRECONDITION_FAILED: x"
     )
+    due = replace(row, visible_after=NOON - SECOND)
+    assert ", since its queue shop:mail refused the last message because PRECONDITION_FAILED: x" in explained(due).why
 
 
 def test_a_row_that_runs_again_says_what_ended_its_last_attempt() -> None:
