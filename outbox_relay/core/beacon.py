@@ -40,7 +40,7 @@ class Beacon:
     ``instance`` is a UUID a process start, and ``age`` the seconds since then. ``namespaces`` are those that it is
     meant to serve, None for all; ``serves`` those whose queues it consumes now. ``queues`` is everything that it
     consumes. ``held`` are the outbox's rows in its hands: all of them, or, where ``partial``, only those that have
-    newly started.
+    newly started. ``leaving``: its last one; every task of it has ended, and all reports of them are with the broker.
     """
 
     instance: UUID
@@ -53,6 +53,7 @@ class Beacon:
     held: tuple[Held, ...] = ()
     age: float = 0.0
     partial: bool = False
+    leaving: bool = False
 
 
 _CODES = {HeldState.RESERVED: 0, HeldState.RUNNING_LATE: 1, HeldState.RUNNING_EARLY: 2}
@@ -61,7 +62,7 @@ _STATES = {code: state for state, code in _CODES.items()}
 
 def encode_beacon(beacon: Beacon) -> bytes:
     """Write a beacon as one message body (JSON, ASCII)."""
-    document = {
+    document: dict[str, Any] = {
         "v": VERSION,
         "worker": [beacon.instance.hex, beacon.hostname],
         "beacon": {
@@ -75,6 +76,8 @@ def encode_beacon(beacon: Beacon) -> bytes:
             "held": [[one.row_id, one.token.hex, _CODES[one.state], round(one.age, 3)] for one in beacon.held],
         },
     }
+    if beacon.leaving:
+        document["beacon"]["leaving"] = True
     return json.dumps(document, separators=(",", ":")).encode()
 
 
@@ -99,6 +102,7 @@ def decode_beacon(body: bytes) -> Beacon:
             held=tuple(_held(*item) for item in beacon["held"]),
             age=_age(beacon["age"]),
             partial=beacon["partial"] is True,
+            leaving=beacon.get("leaving") is True,
         )
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise WireError(f"not a beacon: {error!r}") from error

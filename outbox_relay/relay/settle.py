@@ -164,6 +164,9 @@ class Settle:
         for begin in range(0, len(mail.settlements), BATCH):
             self._settle(mail.settlements[begin : begin + BATCH])
         for beacon in mail.beacons:
+            if beacon.leaving:
+                self._store.worker_gone(beacon.instance)
+                continue
             self._store.beacon(beacon, run_lease=leases.run, message_expires=life is not None)
             self._on_beacon(beacon)
         for body, reason in mail.rubbish:

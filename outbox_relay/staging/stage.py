@@ -144,6 +144,12 @@ class Stager:
                 signature.apply_async(**routed)
         except OutboxError:
             raise
+        except NotImplementedError as error:  # Celery's word for a backend that cannot join a chord
+            why = str(error).partition("\n")[0]
+            raise StagingError(
+                f"{signature['task']}: {why} Set result_backend to one that joins chords (a group with a step after it "
+                "is a chord too), or stage the steps one by one"
+            ) from error
         except (ArithmeticError, LookupError, ValueError, KombuError) as error:  # a compression that there is not, say
             said = f"{type(error).__name__}: {error}"
             raise StagingError(f"{signature['task']}: Celery cannot make its message: {said}") from error

@@ -251,6 +251,10 @@ class Store:
         """Every relay that has signed, the latest sign first."""
         return self._register.relays()
 
+    def worker_gone(self, instance: UUID) -> None:
+        """A worker has said that its last task has ended and that it leaves."""
+        self._register.worker_gone(instance)
+
     def workers(self, ttl: timedelta) -> list[WorkerInfo]:
         """Every worker that has sent a beacon, the latest first; live are those seen within ``ttl``."""
         return self._register.workers(ttl)

@@ -92,6 +92,10 @@ class Register:
         with self._db.begin() as connection:
             connection.execute(register.forget_relay(self._db.tables), {"instance": instance})
 
+    def worker_gone(self, instance: UUID) -> None:
+        with self._db.begin() as connection:
+            connection.execute(register.forget_worker(self._db.tables), {"instance": instance})
+
     def relays(self) -> list[RelayInfo]:
         with self._db.begin(reads=True) as connection:
             found = connection.execute(register.relays(self._db.tables)).mappings()

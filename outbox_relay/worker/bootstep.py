@@ -108,9 +108,11 @@ class Office:
         self.subscriptions.warn_of_many()
 
     def close(self) -> None:
-        for job in self.desk.open_jobs():
+        left = self.desk.open_jobs()
+        for job in left:
             self.desk.end(job, outcomes.of_departure)
-        self.reporter.stop(self.drain)
+        running = any(job.started for job in left)  # a cold shutdown; who knows when the last of them ends
+        self.reporter.stop(self.drain, farewell=not running)
 
     def subscribe(self, consumer: Any, namespaces: list[str]) -> None:
         """A relay says which namespaces there are: take up a few at a time, for the consumer has other work, too."""

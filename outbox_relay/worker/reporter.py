@@ -5,11 +5,11 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from outbox_relay.core import wire
-from outbox_relay.core.beacon import Beacon, encode_beacon
+from outbox_relay.core.beacon import encode_beacon
 from outbox_relay.publish.envelope import Outgoing, report
 from outbox_relay.publish.queues import beacons_for, settlements_queue
 from outbox_relay.publish.receipts import Outcome
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import timedelta
 
-    from outbox_relay.core.beacon import Held
+    from outbox_relay.core.beacon import Beacon, Held
     from outbox_relay.core.settlement import Settlement
     from outbox_relay.events import Events
     from outbox_relay.publish.receipts import Publisher
@@ -135,6 +135,8 @@ class Reporter:
         self._next_beacon = 0.0
         self._next_pulse = 0.0
         self._down = False
+        self._gave_up = False  # a settlement was dropped: its row waits for its lease to end
+        self._farewell = False
         self._pause = FIRST_PAUSE
         self._longest_pause = min(LONGEST_PAUSE, self._heartbeat)  # relays wait so long for beacons after an outage
         self._thread: threading.Thread | None = None
@@ -155,8 +157,12 @@ class Reporter:
         self._next_beacon = 0.0
         self._wake.set()
 
-    def stop(self, timeout: float) -> None:
-        """Send what is left, within ``timeout`` seconds, and end the thread. What cannot be sent is dropped."""
+    def stop(self, timeout: float, *, farewell: bool = False) -> None:
+        """Send what is left, within ``timeout`` seconds, and end the thread. What cannot be sent is dropped.
+
+        ``farewell``: no task runs any more, and the outboxes are told, after everything else, that the worker leaves.
+        """
+        self._farewell = farewell
         self._stopping.set()
         self._wake.set()
         if self._thread is not None:
@@ -175,6 +181,8 @@ class Reporter:
             except Exception as error:  # noqa: BLE001 - without this thread the worker would go silent
                 self._events.emit("worker.fault", error=repr(error))
                 self._stopping.wait(LONGEST_PAUSE)
+        if self._farewell and self.describe is not None and not self._gave_up:
+            self._send_all(publisher, [(queue, self._leaving(queue)) for queue in list(self._outboxes)])
         publisher.close()
 
     def _turn(self, publisher: Publisher) -> None:
@@ -226,6 +234,7 @@ class Reporter:
         """A message that the broker finds too large; a single settlement that it does is given up."""
         settlements = parcel.settlements
         if len(settlements) == 1:
+            self._gave_up = True
             self._events.emit("worker.dropped", settlements=1, reason=f"it cannot be sent: {why}")
             return []
         middle = len(settlements) // 2
@@ -236,6 +245,7 @@ class Reporter:
             self._down = True
             self._events.emit("worker.lost", error=why)
         if dropped := self._waiting.take_dropped():
+            self._gave_up = True
             self._events.emit("worker.dropped", settlements=dropped, reason="too many wait for the broker")
         time.sleep(self._pause)
         self._pause = min(self._pause * 2, self._longest_pause)
@@ -262,28 +272,21 @@ class Reporter:
             for queue, held in self.newly_running(TICK).items():
                 self._know(queue)
                 beacons.append((queue, self._partial(queue, held)))
-        if not beacons:
-            return
+        if beacons and not self._send_all(publisher, beacons):
+            self._next_beacon = min(self._next_beacon, now + PULSE)  # soon after the broker is back, not in a heartbeat
+
+    def _send_all(self, publisher: Publisher, beacons: list[tuple[str, Beacon]]) -> bool:
         messages = [
             report(key, beacons_for(queue), encode_beacon(beacon), persistent=False, expiration=self._beacon_life)
             for key, (queue, beacon) in enumerate(beacons)
         ]
         receipts = publisher.publish(messages, timeout=PUBLISH_TIMEOUT)
-        if any(receipt.outcome is not Outcome.CONFIRMED for receipt in receipts):
-            self._next_beacon = min(self._next_beacon, now + PULSE)  # soon after the broker is back, not in a heartbeat
+        return all(receipt.outcome is Outcome.CONFIRMED for receipt in receipts)
 
-    def _partial(self, queue: str, held: tuple[Held, ...]) -> Any:
+    def _leaving(self, queue: str) -> Beacon:
         assert self.describe is not None
-        whole = self.describe(queue)
-        return Beacon(
-            instance=whole.instance,
-            hostname=whole.hostname,
-            pool=whole.pool,
-            queues=whole.queues,
-            node=whole.node,
-            namespaces=whole.namespaces,
-            serves=whole.serves,
-            held=held,
-            age=whole.age,
-            partial=True,
-        )
+        return replace(self.describe(queue), held=(), leaving=True)
+
+    def _partial(self, queue: str, held: tuple[Held, ...]) -> Beacon:
+        assert self.describe is not None
+        return replace(self.describe(queue), held=held, partial=True)

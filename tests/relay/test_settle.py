@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -160,6 +160,19 @@ def test_a_beacon_keeps_a_row_that_it_holds_and_makes_its_worker_known(bench: Be
         assert bench.row(staged).lease_until < before  # only the worker has it: the run lease, which is shorter
         (worker,) = bench.outbox.store.workers(bench.parts.settings.worker_ttl)
         assert (worker.hostname, worker.live) == ("w@test", True)
+
+
+def test_a_worker_that_leaves_is_gone_at_once(bench: Bench) -> None:
+    with desk(bench) as here:
+        store, ttl = bench.outbox.store, bench.parts.settings.worker_ttl
+        staying, leaving = (
+            Beacon(instance=uuid4(), hostname=name, pool="prefork", queues=("shop",)) for name in ("a@test", "b@test")
+        )
+        for beacon in (staying, leaving):
+            here.send(encode_beacon(beacon), queue="beacons")
+        here.tick_until(lambda: len(store.workers(ttl)) == 2)
+        here.send(encode_beacon(replace(leaving, leaving=True)), queue="beacons")
+        here.tick_until(lambda: [one.hostname for one in store.workers(ttl)] == ["a@test"])
 
 
 def test_a_marker_comes_back_through_the_database_to_whoever_sent_it(bench: Bench) -> None:

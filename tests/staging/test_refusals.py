@@ -117,6 +117,18 @@ def test_a_canvas_of_several_messages_says_how_to_stage_it(lite_shop: Shop) -> N
     assert lite_shop.rows() == []
 
 
+def test_a_chord_without_a_result_backend_says_what_it_needs(lite_shop: Shop) -> None:
+    charge = lite_shop.charge
+    lite_shop.app.conf.result_backend = "disabled://"
+    for one in (
+        chord([charge.s(1), charge.s(2)], lite_shop.anything.s()),
+        chain(charge.s(1), group(charge.s(2)) | charge.s(3)),
+    ):
+        with lite_shop.maker() as session, session.begin(), pytest.raises(StagingError, match="Set result_backend to"):
+            lite_shop.outbox.stage_many(session, [one])
+    assert lite_shop.rows() == []
+
+
 def test_arguments_that_do_not_fit_raise_celerys_own_error(lite_shop: Shop) -> None:
     assert "missing 1 required positional argument" in refused(lite_shop, lite_shop.charge.s(), error=TypeError)
 

@@ -30,6 +30,7 @@ beacons = st.builds(
     held=st.lists(helds, max_size=5).map(tuple),
     age=ages,
     partial=st.booleans(),
+    leaving=st.booleans(),
 )
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),

@@ -48,6 +48,8 @@ def test_warm_shutdown_reports_the_running_and_releases_the_rest(
         ends = [kinds(desk, one) for one in rest]  # a thread may still take what waits in its pool
         assert all(end == [Kind.RELEASED] or (end == [Kind.DONE] and pool in THREADS) for end in ends)
         assert eventually(lambda: desk.depth("celery") == ends.count([Kind.RELEASED]))
+        assert [one.leaving for one in desk.beacons[-2:]] == [False, True]
+        assert desk.beacons[-1].held == ()
 
 
 def test_solo_worker_leaves_what_it_has_not_seen_to_the_broker(rabbitmq_url: str, tmp_path: Path) -> None:

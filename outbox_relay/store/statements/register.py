@@ -71,6 +71,12 @@ def forget_relay(tables: Tables) -> sa.Delete:
 
 
 @statement
+def forget_worker(tables: Tables) -> sa.Delete:
+    """A worker that leaves in good order takes its name off the register: no row is in its hands."""
+    return sa.delete(tables.worker).where(tables.worker.c.instance == sa.bindparam("instance", type_=sa.Uuid()))
+
+
+@statement
 def sign_worker(tables: Tables, dialect: str) -> sa.Insert:
     """A worker's beacon; ``held`` is NULL in one that does not count the rows in its hands."""
     worker = tables.worker

@@ -1,0 +1,1 @@
+DELETE FROM outbox_worker WHERE outbox_worker.instance = %(instance)s::UUID
