@@ -16,6 +16,7 @@ from celery.canvas import Signature
 
 from outbox_relay.errors import StagingError
 from outbox_relay.staging.connections import enter
+from outbox_relay.staging.psycopg import is_psycopg
 from outbox_relay.store.staging import PAGE, take_back
 
 if TYPE_CHECKING:
@@ -64,6 +65,11 @@ class _Call:
         places: list[int] = []
         rows: list[NewRow] = []
         in_workflow = options.workflow_id is not None
+        if len(page) == PAGE and is_psycopg(self._target) and self._target.lock.locked():
+            raise StagingError(  # to execute would wait for the stream, and the stream for this call
+                "these signatures come from Cursor.stream(), which keeps the connection to itself until it ends: "
+                "fetch() what it gives first, use a server-side cursor, or another connection"
+            )
         filler = self._stager.filler(options)
         place = len(self._staged)
         for given in page:

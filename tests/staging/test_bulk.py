@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import psycopg
 import pytest
 import sqlalchemy as sa
 from celery import chain, group
@@ -90,6 +91,21 @@ def test_nothing_to_stage_asks_nothing(shop: Shop) -> None:
     with shop.maker() as session, session.begin(), Statements(shop.engine) as statements:
         assert shop.outbox.stage_many(session, iter(())) == []
     assert statements.seen == []
+
+
+def test_signatures_may_come_from_a_cursor_of_the_same_psycopg_connection_but_not_from_a_stream(pg_shop: Shop) -> None:
+    dsn = pg_shop.engine.url.set(drivername="postgresql").render_as_string(hide_password=False)
+    numbers = f"SELECT generate_series(1, {PAGE + 10})"
+    with psycopg.connect(dsn) as connection:
+        with connection.cursor(name="server_side") as cursor:
+            staged = pg_shop.outbox.stage_many(
+                connection, (pg_shop.charge.s(number) for (number,) in cursor.execute(numbers))
+            )
+        stream = connection.cursor().stream(numbers)
+        with pytest.raises(StagingError, match="stream"):
+            pg_shop.outbox.stage_many(connection, (pg_shop.charge.s(number) for (number,) in stream))
+        stream.close()
+    assert len(staged) == count(pg_shop) == PAGE + 10
 
 
 def test_a_hundred_thousand_rows_take_no_more_memory_than_what_is_returned(pg_shop: Shop) -> None:
