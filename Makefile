@@ -36,6 +36,7 @@ docs: ## write the generated parts of docs/ anew
 bench: ## measure the main path on private servers; ARGS as in: make bench ARGS='--rounds 5'
 	bin/setup test
 	$(PYTHON) -m benchmarks.main_path $(ARGS)
+	$(PYTHON) -m benchmarks.namespaces
 
 chaos: ## a small shop while all around it is killed and taken away: make chaos ARGS='--seed 7 --stack postgresql-redis'
 	bin/setup test
