@@ -74,9 +74,10 @@ class Life(RuleBasedStateMachine):
         self.held: set[tuple[Scope, str]] = set()
         self.quotas: dict[str, int] = {}
 
-    @initialize()
-    def empty(self) -> None:
+    @initialize(quota=st.sampled_from([UNLIMITED, 2]))
+    def empty(self, quota: int) -> None:
         self.bench.empty()
+        self.set_quota("default", quota)
         self.bench.know_at_once()
         self.bench.store.reset_watermark()
 
@@ -222,7 +223,7 @@ class Life(RuleBasedStateMachine):
             self.bench.store.governing.resume(*scope_and_value)
             self.held.discard(scope_and_value)
 
-    @rule(namespace=st.sampled_from(["default", "globex"]), quota=st.sampled_from([UNLIMITED, 1, 3]))
+    @rule(namespace=st.sampled_from(["default", "globex"]), quota=st.sampled_from([UNLIMITED, 1, 2, 3]))
     def set_quota(self, namespace: str, quota: int) -> None:
         self.bench.store.governing.set_namespace(namespace, create=True, max_in_flight=quota)
         self.quotas.pop(namespace, None)
@@ -275,7 +276,7 @@ class Life(RuleBasedStateMachine):
 
 def test_rows_live_by_the_rules_on_sqlite(sqlite_bench: Bench) -> None:
     run_state_machine_as_test(  # type: ignore[no-untyped-call]
-        lambda: Life(sqlite_bench), settings=settings(max_examples=40, stateful_step_count=30)
+        lambda: Life(sqlite_bench), settings=settings(max_examples=30, stateful_step_count=30)
     )
 
 
