@@ -17,7 +17,7 @@ check: ## all that has to hold before a change goes in: linters, types, layers, 
 lint: ## the same without the tests
 	bin/check --lint
 
-check-lowest: ## run unit and SQLite store tests on the oldest versions that setup.cfg allows
+check-lowest: ## run tests on the oldest versions that setup.cfg allows, and those side by side with the newest
 	bin/check-lowest
 
 format: ## let ruff format the code

@@ -52,13 +52,14 @@ PLAIN = {
 class Launcher:
     """The process that all processes of the shops are forked from; see launcher.py. ``env`` is theirs."""
 
-    def __init__(self, **env: str) -> None:
+    def __init__(self, *, python: str = sys.executable, **env: str) -> None:
         self.env = env
+        self._python = python
         self._process: subprocess.Popen[str] | None = None
 
     def ask(self, request: dict[str, Any]) -> Any:
         if self._process is None:
-            command = [sys.executable, str(Path(__file__).with_name("launcher.py"))]
+            command = [self._python, str(Path(__file__).with_name("launcher.py"))]
             pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
             self._process = subprocess.Popen(
                 command, cwd=ROOT, env={**os.environ, **self.env, "PYTHONPATH": str(ROOT)}, **pipes
