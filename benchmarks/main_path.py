@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING
 
 from benchmarks import measures, worker_cost
 from benchmarks.harness import Bench, machine
+from benchmarks.report import merged
 from benchmarks.rounds import compare
-from tests.support.documents import write
+from tests.support.documents import part, write
 
 if TYPE_CHECKING:
     from benchmarks.rounds import Comparison
@@ -100,7 +101,9 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=every, default=every)
     parser.add_argument("--scale", type=float, default=1.0, help="size of the full table that claims are measured on")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
-    parser.add_argument("--write", action="store_true", help="put the figures into docs/performance.md")
+    parser.add_argument(
+        "--write", action="store_true", help="put the figures into docs/performance.md; of a part, that part"
+    )
     options = parser.parse_args()
     random.seed(options.seed)
     bench = Bench()
@@ -115,11 +118,14 @@ def main() -> None:
     finally:
         bench.close()
     day = time.strftime("%d %B %Y", time.gmtime())
-    head = [f"{day}; {options.rounds} rounds of {options.rows:,} rows, seed {options.seed}. On {on}."]
-    text = "\n".join([*head, *lines])
+    note = f"{day}; {options.rounds} rounds of {options.rows:,} rows"
+    text = "\n".join([f"{note}, seed {options.seed}. On {on}.", *lines])
     print(text)
     if options.write:
-        PAGE.write_text(write(PAGE.read_text(), "figures", text))
+        page = PAGE.read_text()
+        if set(options.only) != set(every):
+            text = merged(part(page, "figures"), lines, note)
+        PAGE.write_text(write(page, "figures", text))
 
 
 if __name__ == "__main__":

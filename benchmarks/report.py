@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 from typing import TYPE_CHECKING
 
@@ -34,3 +35,31 @@ def table(unit: str, samples: Mapping[str, Sequence[Sample]], *, base: str) -> l
 
 def _number(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.2f}"
+
+
+_NOTE = re.compile(r" \([^()]*rounds[^()]*\)$")
+
+
+def merged(old: str, lines: Sequence[str], note: str) -> str:
+    """Put tables of a run that measured only a part in the place of the old ones; ``note`` says what run it was."""
+    blocks = _blocks(old.splitlines())
+    for title, block in _blocks(lines).items():
+        if title:
+            blocks[title] = [f"### {title} ({note})", *block[1:]]
+    return "\n".join(line for block in blocks.values() for line in block).strip()
+
+
+def _blocks(lines: Sequence[str]) -> dict[str, list[str]]:
+    """Lines by the title that they stand under; what stands before the first has none."""
+    blocks: dict[str, list[str]] = {"": []}
+    title = ""
+    for line in lines:
+        if line.startswith("### "):
+            title = _NOTE.sub("", line.removeprefix("### "))
+            blocks[title] = []
+        blocks[title].append(line)
+    for block in blocks.values():
+        while block and not block[-1]:
+            block.pop()
+        block.append("")
+    return blocks

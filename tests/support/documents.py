@@ -76,6 +76,11 @@ def write(text: str, name: str, content: str) -> str:
     return new
 
 
+def part(text: str, name: str) -> str:
+    """What stands between the markers of ``name``."""
+    return text.partition(f"<!-- generated: {name} -->\n")[2].partition(f"\n<!-- end: {name} -->")[0]
+
+
 def rendered(file: str) -> str:
     text = (DOCS / file).read_text()
     for name, make in GENERATED[file].items():
