@@ -136,6 +136,11 @@ class Outbox:
         Takes ``namespace``, ``task_queue``, ``node``, ``workflow_id``, ``run_id``, ``max_attempts`` and ``settle_on``,
         and raises, as :meth:`stage` does. Under a ``workflow_id`` the rows have the ordinals 0, 1, 2 and so on.
         A group may be given for ``signatures``; whatever sends several messages stages them all.
+
+        ``signatures`` are taken a thousand at a time and inserted meanwhile, so a generator of a hundred thousand needs
+        no more memory than the result. They may come from the same session or connection, but not from psycopg's
+        ``Cursor.stream``, and must not end the transaction. Of a call that fails, whatever the reason, nothing stays,
+        and the transaction goes on, unless the database itself has ended it.
         """
         return self._staging().stage_many(self._given(connection), signatures, _options(options, SEVERAL), bind)
 
@@ -193,6 +198,8 @@ class Outbox:
 
         Raises:
             AlreadyDone: an earlier run has committed. Let it through: the worker reports the row as done.
+            RunAgain: above READ COMMITTED, another run was committing just now. Let it through: the row runs again.
+            StoreError: the marker's table is not there; `outbox migrate --once-only URL` makes it.
             StagingError: a rollback of this connection's transaction would not undo the effects.
         """
         once(self.app, lambda: self.tables, self._given(connection), bind)
