@@ -13,6 +13,7 @@ from rich.text import Text
 from outbox_relay.cli.advice import Finding, Level, advise, fault, fine, warning
 from outbox_relay.cli.output import console, print_json, visible
 from outbox_relay.cli.session import command, explain, first_line, json_option, open_outbox, require_broker_driver, verb
+from outbox_relay.cli.staged import staging
 from outbox_relay.errors import OutboxError, SettingsError
 from outbox_relay.settings import ENABLE_HINT
 
@@ -71,6 +72,8 @@ def examine(outbox: Outbox) -> Iterator[Finding]:
         found = list(database(outbox))
         usable = not any(one.level is Level.FAULT for one in found)
         yield from found
+        if usable:
+            yield from staging(outbox)
     yield from broker(outbox.app)
     yield from advise(outbox.app, settings)
     if usable and outbox.enabled:
