@@ -215,7 +215,7 @@ class Cancelled:
     queue: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class RowState:
     """What a settlement has to know of the row it is about, read under the row's lock.
 

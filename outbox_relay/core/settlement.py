@@ -24,7 +24,10 @@ MAX_DELAY = timedelta(days=366 * 10)
 # -- the header ---------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+# Of these there is one a task or more, and a frozen dataclass takes three times as long to make as one that is not.
+
+
+@dataclass(slots=True)
 class Delivery:
     """What the ``x-outbox`` header says: which row, which attempt, under which claim, and where to report."""
 
@@ -92,7 +95,7 @@ class Retried:
     routing_key: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Settlement:
     """One report about one delivery. Use the named constructors."""
 
@@ -172,7 +175,7 @@ class Policy:
     backoff: Backoff
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Verdict:
     """The change that a settlement makes to its row.
 

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from outbox_relay.publish.receipts import Publisher
 
 WINDOW = 0.02  # what is reported within it travels together
+BUSY_WINDOW = 0.1  # the same, while so much is reported that each message costs more than the wait
+BUSY = 20  # settlements at once
 TICK = 0.25
 PULSE = 1.0
 BATCH = 500
@@ -137,6 +139,7 @@ class Reporter:
         self._down = False
         self._gave_up = False  # a settlement was dropped: its row waits for its lease to end
         self._farewell = False
+        self._busy = False
         self._pause = FIRST_PAUSE
         self._longest_pause = min(LONGEST_PAUSE, self._heartbeat)  # relays wait so long for beacons after an outage
         self._thread: threading.Thread | None = None
@@ -190,9 +193,11 @@ class Reporter:
             if not self._waiting.items and not self._stopping.is_set():
                 self._wake.wait(TICK)
             if 0 < len(self._waiting.items) < BATCH:
-                self._stopping.wait(WINDOW)
+                self._stopping.wait(BUSY_WINDOW if self._busy else WINDOW)
             self._wake.clear()  # before the taking: what is put in after it wakes again
-            self._unsent = parcels_of(self._waiting.take())
+            taken = self._waiting.take()
+            self._busy = len(taken) >= BUSY
+            self._unsent = parcels_of(taken)
         if self._unsent:
             self._send(publisher)
         if not self._stopping.is_set():
