@@ -16,6 +16,8 @@ from tests.staging.shop import Base, BoomError, Order, Shop
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from tests.support.servers import Postgres
+
 
 def test_a_committed_task_is_there(shop: Shop) -> None:
     with shop.maker() as session, session.begin():
@@ -112,6 +114,42 @@ def test_a_session_that_joins_an_outer_transaction_leaves_the_end_to_it(shop: Sh
                 session.commit()
             getattr(outer, end)()
     assert len(shop.rows()) == 1
+
+
+def test_a_session_that_controls_an_outer_transaction_ends_it(shop: Shop) -> None:
+    for end, kept in (("rollback", 0), ("commit", 1)):
+        with shop.engine.connect() as connection:
+            connection.begin()
+            with Session(connection, join_transaction_mode="control_fully") as session:
+                shop.outbox.stage(session, shop.charge.s(1))
+                getattr(session, end)()
+        assert len(shop.rows()) == kept
+
+
+def test_sessions_side_by_side_and_nested_keep_their_rows_apart(pg_shop: Shop) -> None:
+    with suppress(BoomError), pg_shop.maker() as outer, outer.begin(), pg_shop.outbox.capture(outer):
+        pg_shop.charge.delay(1)
+        with pg_shop.outbox.begin(pg_shop.maker) as inner:
+            assert inner is not outer
+            kept = pg_shop.charge.delay(2)
+        pg_shop.charge.delay(3)
+        raise BoomError
+    assert pg_shop.row()["task_id"] == kept.id
+
+
+def test_savepoints_within_savepoints(shop: Shop) -> None:
+    with shop.maker() as session, session.begin():
+        with suppress(BoomError), session.begin_nested():
+            shop.outbox.stage(session, shop.charge.s(1))
+            with session.begin_nested():
+                shop.outbox.stage(session, shop.charge.s(2))
+            raise BoomError
+        with session.begin_nested():
+            kept = shop.outbox.stage(session, shop.charge.s(3))
+            with suppress(BoomError), session.begin_nested():
+                shop.outbox.stage(session, shop.charge.s(4))
+                raise BoomError
+    assert shop.row()["task_id"] == kept.task_id
 
 
 # -- no transaction -----------------------------------------------------------------------------------------------
@@ -271,6 +309,51 @@ def test_a_session_without_a_default_database_has_to_be_told(shop: Shop) -> None
         shop.outbox.stage(session, shop.charge.s(1), bind=shop.engine)
         session.commit()
     assert len(shop.rows()) == 1
+
+
+def test_a_session_that_reads_from_a_replica_is_told_to_name_the_primary(shop: Shop, elsewhere: sa.Engine) -> None:
+    """SQLAlchemy's documented way to use a replica sends all but a flush there."""
+    shop.outbox.tables.metadata.create_all(elsewhere)
+
+    class Routing(Session):
+        def get_bind(self, *_: object, bind: sa.Engine | None = None, **__: object) -> sa.Engine:
+            return bind or (shop.engine if self._flushing else elsewhere)
+
+    with Routing() as session:
+        session.add(Order(name="a"))
+        session.flush()
+        with pytest.raises(StagingError, match="bind="):
+            shop.outbox.stage(session, shop.charge.s(1))
+    with Routing() as session:
+        session.add(Order(name="b"))
+        shop.outbox.stage(session, shop.charge.s(2))  # on the replica, as far as one can know
+        with pytest.raises(StagingError, match="bind="):
+            session.commit()
+    with Routing() as session:
+        session.add(Order(name="c"))
+        shop.outbox.stage(session, shop.charge.s(3), bind=shop.engine)
+        session.commit()
+    assert len(shop.rows()) == 1
+    assert shop.orders() == {"c"}
+
+
+def test_a_two_phase_session_may_span_two_databases(postgres: Postgres, pg_shop: Shop) -> None:
+    if not _can_prepare(pg_shop):
+        pytest.skip("this server has max_prepared_transactions = 0")
+    name = postgres.create_database()
+    other = sa.create_engine(postgres.url(name))
+    Base.metadata.create_all(other)
+    for end in ("rollback", "commit"):
+        with Session(pg_shop.engine, binds={Order: other}, twophase=True) as session:
+            session.add(Order(name=end))
+            session.flush()
+            pg_shop.outbox.stage(session, pg_shop.charge.s(1))
+            getattr(session, end)()
+    with Session(other) as session:
+        assert set(session.scalars(sa.select(Order.name))) == {"commit"}
+    assert len(pg_shop.rows()) == 1
+    other.dispose()
+    postgres.drop_database(name)
 
 
 # -- two-phase ----------------------------------------------------------------------------------------------------
