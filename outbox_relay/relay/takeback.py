@@ -19,7 +19,7 @@ from outbox_relay.publish.peek import Depths
 from outbox_relay.relay.outages import Outage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
     from outbox_relay.core.directives import Directives
     from outbox_relay.core.processes import WorkerInfo
@@ -131,22 +131,32 @@ class Takeback:
         A silent worker is a dead one only when beacons have been read without a gap for long enough.
         """
         directives, workers = self._takebacks.look()
-        if self._reading.lasts(self._parts.leases.patience):
+        if self._knows_the_dead():
             return directives, workers, {str(one.instance) for one in workers if one.live}
-        queues = directives.live_queues.union(*(one.queues for one in workers))
-        return replace(directives, live_queues=queues), workers, {str(one.instance) for one in workers}
+        queues = {queue for one in workers for queue in one.queues}
+        return self._with_doubt(directives, queues), workers, {str(one.instance) for one in workers}
+
+    def _knows_the_dead(self) -> bool:
+        return self._reading.lasts(self._parts.leases.patience)
+
+    def _with_doubt(self, directives: Directives, queues: Collection[str]) -> Directives:
+        """Take queues for live as long as nobody may be judged dead."""
+        if self._knows_the_dead():
+            return directives
+        return replace(directives, live_queues=directives.live_queues.union(queues))
 
     # -- which queues -----------------------------------------------------------------------------------------------
 
     def _find(self) -> list[str]:
         """Look for queues with messages that are to be taken back.
 
-        Where rows are is asked of the database only while there is reason to: a namespace is pinned, or messages wait
-        for a node that is dead; and, as long as nothing is found there, with growing pauses.
+        Where rows are is asked of the database only while there is reason to: a namespace is placed on nodes, or
+        messages wait for a node that is dead; and, as long as nothing is found and nothing changes, with growing
+        pauses.
         """
         directives, workers, live = self._look()
         dead = self._dead_queues(directives, workers)
-        if not dead and not directives.pinned:
+        if not dead and not directives.placements:
             self._asked = None
             return []
         about = (dict(directives.placements), dead, live)
@@ -156,14 +166,18 @@ class Takeback:
             return []
         self._asked_at = self._clock()
         self._pause = min(self._pause * 2, LONGEST_PAUSE)
-        places = self._takebacks.whereabouts(directives.pinned, dead)
+        places = self._takebacks.whereabouts(directives.placements, dead)
+        directives = self._with_doubt(directives, {one.queue for one in places})
         found = {
             one.queue for one in places if one.worker not in live and is_misplaced(one.route, one.queue, directives)
         }
         return [queue for queue in sorted(found) if queue in dead or self._waits(queue)]
 
     def _dead_queues(self, directives: Directives, workers: Iterable[WorkerInfo]) -> set[str]:
-        """Queues of nodes that no live worker serves any more, and in which messages wait."""
+        """Queues of nodes in which messages wait and that no worker of the known ones serves any more.
+
+        Those of a worker that has left in good order are not known; rows of placed namespaces tell of them.
+        """
         served = {queue for worker in workers for queue in worker.queues if route_of_queue(queue) is not None}
         dead = sorted(served - directives.live_queues - self._shared)
         return {queue for queue in dead[:QUEUES_AT_ONCE] if self._waits(queue)}
@@ -186,6 +200,7 @@ class Takeback:
     def _go_on(self, job: Job) -> None:
         """Take the next messages of a queue: acknowledge, then release, what is to be taken back; hold the rest."""
         directives, _, live = self._look()
+        directives = self._with_doubt(directives, {job.drain.queue})
         chunk = job.drain.take(CHUNK)
         if any(one.delivery is None for one in chunk):
             self._leave_alone(job.drain.queue)

@@ -60,10 +60,10 @@ class Takebacks:
         live = frozenset(queue for worker in workers if worker.live for queue in worker.queues)
         return replace(said, live_queues=said.live_queues | live), workers
 
-    def whereabouts(self, pinned: Collection[str], queues: Collection[str]) -> list[Place]:
-        """Where the claimed rows of pinned namespaces, and those published to some queues, are."""
+    def whereabouts(self, placed: Collection[str], queues: Collection[str]) -> list[Place]:
+        """Where the claimed rows of placed namespaces, and those published to some queues, are."""
         dialect = self._db.dialect
-        parameters = values(dialect, "pinned", value=sorted(pinned)) | values(dialect, "queues", value=sorted(queues))
+        parameters = values(dialect, "placed", value=sorted(placed)) | values(dialect, "queues", value=sorted(queues))
         with self._db.begin(reads=True) as connection:
             found = connection.execute(statements.whereabouts(self._db.tables, dialect), parameters).all()
         return [Place(Route(ns, task_queue, node), queue, worker) for ns, task_queue, node, queue, worker in found]

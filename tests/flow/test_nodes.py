@@ -118,8 +118,18 @@ def test_rows_run_where_they_are_placed(open_shop: OpenShop) -> None:
     assert relay.says("took back 3 rows that waited in queue hooli:shop")
 
 
-@pytest.mark.parametrize("stack", ["postgresql-rabbitmq", "postgresql-redis", "sqlite-embedded"])
-def test_rows_that_wait_for_a_preferred_node_run_in_the_pool_when_it_dies(open_shop: OpenShop, stack: str) -> None:
+@pytest.mark.parametrize(
+    ("stack", "how"),
+    [
+        ("postgresql-rabbitmq", signal.SIGKILL),
+        ("postgresql-rabbitmq", signal.SIGTERM),
+        ("postgresql-redis", signal.SIGKILL),
+        ("sqlite-embedded", signal.SIGKILL),
+    ],
+)
+def test_rows_that_wait_for_a_preferred_node_run_in_the_pool_when_it_ends(
+    open_shop: OpenShop, stack: str, how: signal.Signals
+) -> None:
     shop = open_shop(stack, **SLOWLY)
     queue = shop.conf["task_default_queue"]
     place(shop, "acme", PlacementKind.PREFER, "box-7")
@@ -129,8 +139,9 @@ def test_rows_that_wait_for_a_preferred_node_run_in_the_pool_when_it_dies(open_s
     gate, waiting = busy(shop, 10)
     pool = shop.worker("-c", "1", wait=False)
     eventually(lambda: pool.says("ready."), 30)
-    node.kill()
+    node.send(how)
     shop.open_gate(gate)
+    node.wait()
     done(shop, *waiting, within=40)
     assert relay.says("took back")
     rows = [shop.row(one) for one in waiting]

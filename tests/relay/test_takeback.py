@@ -79,6 +79,11 @@ class Stand:
             connection.execute(query.values(last_seen_at=earlier))
         self.bench.parts.store._claims._notices.forget()
 
+    def leave(self, name: str) -> None:
+        """The worker has ended in good order, and the register has it no more."""
+        self.bench.parts.store.worker_gone(self.workers[name])
+        self.bench.parts.store._claims._notices.forget()
+
     def publish(self, count: int = 1, **options: Any) -> list[Staged]:
         """Stage rows and let the relay publish them."""
         staged = self.bench.stage(count, **{"namespace": "acme", **options})
@@ -153,6 +158,21 @@ def test_what_waits_for_a_preferred_node_that_died_goes_to_the_pool(stand: Stand
     assert stand.waiting(POOL) == [one.row_id for one in free]
     assert stand.waiting(NODE) == [one.row_id for one in authored]
     assert [stand.row(one).status.value for one in authored] == ["claimed"] * 2
+
+
+def test_what_waits_for_a_preferred_node_whose_worker_was_stopped_goes_to_the_pool(light: Stand) -> None:
+    """Nobody knows of that worker any more; it is not judged before beacons were read for a while, either."""
+    light.place(PlacementKind.PREFER, "n1")
+    light.worker("w1", NODE)
+    staged = light.publish(2)
+    light.leave("w1")
+    light.tick()
+    assert light.took() == []
+    light.read_on()
+    light.tick(20)
+    assert light.took() == [(NODE, 2)]
+    light.sweep.tick()
+    assert light.waiting(POOL) == [one.row_id for one in staged]
 
 
 def test_nobody_is_judged_dead_before_beacons_were_read_for_three_heartbeats(light: Stand) -> None:

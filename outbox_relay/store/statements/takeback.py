@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 def whereabouts(tables: Tables, dialect: str) -> sa.Select[Any]:
     """Where the claimed rows of some namespaces, or in some queues, are, and who holds them: each place once.
 
-    A scan of the index of claimed rows; asked only while something is known to be in a wrong place, or may be.
+    A scan of the index of claimed rows: asked only while something may be in a wrong place.
     """
     row = tables.row
-    namespaces = given(dialect, "pinned", value=sa.Text())
+    namespaces = given(dialect, "placed", value=sa.Text())
     queues = given(dialect, "queues", value=sa.Text())
     places = (row.c.namespace, row.c.task_queue, row.c.node, row.c.published_to, row.c.worker)
     return (
