@@ -89,6 +89,9 @@ def test_a_loop_that_does_not_come_round_is_stuck() -> None:
 
 def test_readiness_knows_what_is_away_and_what_came_back() -> None:
     pulse = Pulse()
+    assert pulse.troubles() == ["the relay is starting"]
+    pulse.on_event(Event("relay.started", {"instance": "1", "hostname": "box", "loops": "sweep"}))
+    assert pulse.troubles() == []
     pulse.on_event(Event("broker.lost", {"broker": "amqp://", "error": "refused"}))
     assert "away" in pulse.troubles()[0]
     pulse.on_event(Event("broker.back", {"broker": "amqp://"}))
