@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from copy import copy
 from typing import TYPE_CHECKING
 
 import click
 from celery.bin.celery import celery
+
+from outbox_relay.worker.install import OPTIONS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,6 +27,9 @@ def parse(words: Sequence[str]) -> str:
         _, command, rest = command.resolve_command(context, rest)
         assert command is not None
         name = str(command.name)
+    if name == "worker":  # an outbox adds its options when its app is loaded
+        command = copy(command)
+        command.params = [*command.params, *(click.Option((flag,)) for flag, _ in OPTIONS)]
     if not command.ignore_unknown_options:
         command.make_parser(click.Context(command, parent=context, info_name=name)).parse_args(rest)
     return name
