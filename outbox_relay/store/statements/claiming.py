@@ -119,6 +119,25 @@ def _with_strangers(tables: Tables, dialect: str) -> sa.Subquery:
     return sa.union_all(sa.select(names), others).subquery("registry")
 
 
+def _known(registry: sa.FromClause, dialect: str, narrow: Narrow) -> sa.FromClause:
+    """The namespaces to look at, each with the instant to look from: its own mark, or the one of all that have none.
+
+    Without a join, which would compare each namespace with each mark.
+    """
+    marks = given(dialect, "marks", namespace=sa.Text(), since=Instant())
+    floor = sa.bindparam("since", type_=Instant())
+    parts = [
+        sa.select(registry.c.namespace, floor.label("since")).where(
+            registry.c.namespace.not_in(sa.select(marks.c.namespace))
+        ),
+        sa.select(marks.c.namespace, marks.c.since),
+    ]
+    if narrow.guarded:
+        closed = named(dialect, "closed")
+        parts = [part.where(part.selected_columns.namespace.not_in(closed)) for part in parts]
+    return sa.union_all(*parts).subquery("known")
+
+
 @statement
 def due_namespaces(tables: Tables, dialect: str, narrow: Narrow = WIDE, strangers: bool = False) -> sa.Select[Any]:
     """Which namespaces have due rows, in the order of their turn, and how many (counted only as far as it matters).
@@ -133,14 +152,7 @@ def due_namespaces(tables: Tables, dialect: str, narrow: Narrow = WIDE, stranger
     registry: sa.FromClause = _with_strangers(tables, dialect) if strangers else namespace
     limit = sa.bindparam("limit", type_=sa.BigInteger())
     turn = sa.bindparam("turn", type_=sa.Text())
-    marks = given(dialect, "marks", namespace=sa.Text(), since=Instant())
-    since = sa.func.coalesce(marks.c.since, sa.bindparam("since", type_=Instant()))
-    known = (
-        sa.select(registry.c.namespace, sa.type_coerce(since, Instant()).label("since"))
-        .select_from(registry.outerjoin(marks, marks.c.namespace == registry.c.namespace))
-        .where(*([registry.c.namespace.not_in(named(dialect, "closed"))] if narrow.guarded else []))
-        .subquery("known")
-    )
+    known = _known(registry, dialect, narrow)
 
     def rows_of(source: sa.FromClause) -> sa.Select[Any]:
         return sa.select(number(1).label("one")).where(

@@ -1,7 +1,10 @@
 WITH active AS
 (SELECT known.namespace AS namespace, known.since AS since
-FROM (SELECT outbox_namespace.namespace AS namespace, coalesce(marks.since, %(since)s::TIMESTAMP WITH TIME ZONE) AS since
-FROM outbox_namespace LEFT OUTER JOIN unnest(%(marks_namespace)s::TEXT[], %(marks_since)s::TIMESTAMP WITH TIME ZONE[]) AS marks(namespace, since) ON outbox_namespace.namespace = marks.namespace) AS known
+FROM (SELECT outbox_namespace.namespace AS namespace, %(since)s::TIMESTAMP WITH TIME ZONE AS since
+FROM outbox_namespace
+WHERE (outbox_namespace.namespace NOT IN (SELECT marks.namespace
+FROM unnest(%(marks_namespace)s::TEXT[], %(marks_since)s::TIMESTAMP WITH TIME ZONE[]) AS marks(namespace, since))) UNION ALL SELECT marks.namespace AS namespace, marks.since AS since
+FROM unnest(%(marks_namespace)s::TEXT[], %(marks_since)s::TIMESTAMP WITH TIME ZONE[]) AS marks(namespace, since)) AS known
 WHERE EXISTS (SELECT 1 AS one
 FROM outbox_row
 WHERE outbox_row.status = 'pending' AND NOT outbox_row.parked AND outbox_row.namespace = known.namespace AND outbox_row.visible_after <= statement_timestamp() AND outbox_row.visible_after >= known.since) ORDER BY known.namespace <= %(turn)s::VARCHAR, known.namespace

@@ -1,8 +1,12 @@
 WITH active AS
 (SELECT known.namespace AS namespace, known.since AS since
-FROM (SELECT outbox_namespace.namespace AS namespace, coalesce(marks.since, %(since)s::TIMESTAMP WITH TIME ZONE) AS since
-FROM outbox_namespace LEFT OUTER JOIN unnest(%(marks_namespace)s::TEXT[], %(marks_since)s::TIMESTAMP WITH TIME ZONE[]) AS marks(namespace, since) ON outbox_namespace.namespace = marks.namespace
-WHERE (outbox_namespace.namespace NOT IN (SELECT closed.value
+FROM (SELECT outbox_namespace.namespace AS namespace, %(since)s::TIMESTAMP WITH TIME ZONE AS since
+FROM outbox_namespace
+WHERE (outbox_namespace.namespace NOT IN (SELECT marks.namespace
+FROM unnest(%(marks_namespace)s::TEXT[], %(marks_since)s::TIMESTAMP WITH TIME ZONE[]) AS marks(namespace, since))) AND (outbox_namespace.namespace NOT IN (SELECT closed.value
+FROM unnest(%(closed_value)s::TEXT[]) AS closed(value))) UNION ALL SELECT marks.namespace AS namespace, marks.since AS since
+FROM unnest(%(marks_namespace)s::TEXT[], %(marks_since)s::TIMESTAMP WITH TIME ZONE[]) AS marks(namespace, since)
+WHERE (marks.namespace NOT IN (SELECT closed.value
 FROM unnest(%(closed_value)s::TEXT[]) AS closed(value)))) AS known
 WHERE EXISTS (SELECT 1 AS one
 FROM outbox_row

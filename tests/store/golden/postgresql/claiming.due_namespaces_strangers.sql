@@ -1,12 +1,16 @@
 WITH active AS
 (SELECT known.namespace AS namespace, known.since AS since
-FROM (SELECT registry.namespace AS namespace, coalesce(marks.since, %(since)s::TIMESTAMP WITH TIME ZONE) AS since
+FROM (SELECT registry.namespace AS namespace, %(since)s::TIMESTAMP WITH TIME ZONE AS since
 FROM (SELECT outbox_namespace.namespace AS namespace
 FROM outbox_namespace UNION ALL SELECT strangers.value AS namespace
 FROM unnest(%(strangers_value)s::TEXT[]) AS strangers(value)
 WHERE (strangers.value NOT IN (SELECT outbox_namespace.namespace
-FROM outbox_namespace))) AS registry LEFT OUTER JOIN unnest(%(marks_namespace)s::TEXT[], %(marks_since)s::TIMESTAMP WITH TIME ZONE[]) AS marks(namespace, since) ON registry.namespace = marks.namespace
-WHERE (registry.namespace NOT IN (SELECT closed.value
+FROM outbox_namespace))) AS registry
+WHERE (registry.namespace NOT IN (SELECT marks.namespace
+FROM unnest(%(marks_namespace)s::TEXT[], %(marks_since)s::TIMESTAMP WITH TIME ZONE[]) AS marks(namespace, since))) AND (registry.namespace NOT IN (SELECT closed.value
+FROM unnest(%(closed_value)s::TEXT[]) AS closed(value))) UNION ALL SELECT marks.namespace AS namespace, marks.since AS since
+FROM unnest(%(marks_namespace)s::TEXT[], %(marks_since)s::TIMESTAMP WITH TIME ZONE[]) AS marks(namespace, since)
+WHERE (marks.namespace NOT IN (SELECT closed.value
 FROM unnest(%(closed_value)s::TEXT[]) AS closed(value)))) AS known
 WHERE EXISTS (SELECT 1 AS one
 FROM outbox_row

@@ -1,8 +1,12 @@
 WITH active AS
 (SELECT known.namespace AS namespace, known.since AS since
-FROM (SELECT outbox_namespace.namespace AS namespace, coalesce(marks.since, ?) AS since
-FROM outbox_namespace LEFT OUTER JOIN (SELECT json_extract(marks_items.value, '$[0]') AS namespace, json_extract(marks_items.value, '$[1]') AS since
-FROM json_each(?) AS marks_items) AS marks ON outbox_namespace.namespace = marks.namespace) AS known
+FROM (SELECT outbox_namespace.namespace AS namespace, ? AS since
+FROM outbox_namespace
+WHERE (outbox_namespace.namespace NOT IN (SELECT marks.namespace
+FROM (SELECT json_extract(marks_items.value, '$[0]') AS namespace, json_extract(marks_items.value, '$[1]') AS since
+FROM json_each(?) AS marks_items) AS marks)) UNION ALL SELECT marks.namespace AS namespace, marks.since AS since
+FROM (SELECT json_extract(marks_items.value, '$[0]') AS namespace, json_extract(marks_items.value, '$[1]') AS since
+FROM json_each(?) AS marks_items) AS marks) AS known
 WHERE EXISTS (SELECT 1 AS one
 FROM outbox_row
 WHERE outbox_row.status = 'pending' AND outbox_row.parked = 0 AND outbox_row.namespace = known.namespace AND outbox_row.visible_after <= strftime('%Y-%m-%d %H:%M:%f', 'now') || '000' AND outbox_row.visible_after >= known.since) ORDER BY known.namespace <= ?, known.namespace

@@ -1,9 +1,15 @@
 WITH active AS
 (SELECT known.namespace AS namespace, known.since AS since
-FROM (SELECT outbox_namespace.namespace AS namespace, coalesce(marks.since, ?) AS since
-FROM outbox_namespace LEFT OUTER JOIN (SELECT json_extract(marks_items.value, '$[0]') AS namespace, json_extract(marks_items.value, '$[1]') AS since
-FROM json_each(?) AS marks_items) AS marks ON outbox_namespace.namespace = marks.namespace
-WHERE (outbox_namespace.namespace NOT IN (SELECT closed.value
+FROM (SELECT outbox_namespace.namespace AS namespace, ? AS since
+FROM outbox_namespace
+WHERE (outbox_namespace.namespace NOT IN (SELECT marks.namespace
+FROM (SELECT json_extract(marks_items.value, '$[0]') AS namespace, json_extract(marks_items.value, '$[1]') AS since
+FROM json_each(?) AS marks_items) AS marks)) AND (outbox_namespace.namespace NOT IN (SELECT closed.value
+FROM (SELECT json_extract(closed_items.value, '$[0]') AS value
+FROM json_each(?) AS closed_items) AS closed)) UNION ALL SELECT marks.namespace AS namespace, marks.since AS since
+FROM (SELECT json_extract(marks_items.value, '$[0]') AS namespace, json_extract(marks_items.value, '$[1]') AS since
+FROM json_each(?) AS marks_items) AS marks
+WHERE (marks.namespace NOT IN (SELECT closed.value
 FROM (SELECT json_extract(closed_items.value, '$[0]') AS value
 FROM json_each(?) AS closed_items) AS closed))) AS known
 WHERE EXISTS (SELECT 1 AS one

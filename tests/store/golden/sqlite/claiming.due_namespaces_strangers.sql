@@ -1,14 +1,20 @@
 WITH active AS
 (SELECT known.namespace AS namespace, known.since AS since
-FROM (SELECT registry.namespace AS namespace, coalesce(marks.since, ?) AS since
+FROM (SELECT registry.namespace AS namespace, ? AS since
 FROM (SELECT outbox_namespace.namespace AS namespace
 FROM outbox_namespace UNION ALL SELECT strangers.value AS namespace
 FROM (SELECT json_extract(strangers_items.value, '$[0]') AS value
 FROM json_each(?) AS strangers_items) AS strangers
 WHERE (strangers.value NOT IN (SELECT outbox_namespace.namespace
-FROM outbox_namespace))) AS registry LEFT OUTER JOIN (SELECT json_extract(marks_items.value, '$[0]') AS namespace, json_extract(marks_items.value, '$[1]') AS since
-FROM json_each(?) AS marks_items) AS marks ON registry.namespace = marks.namespace
-WHERE (registry.namespace NOT IN (SELECT closed.value
+FROM outbox_namespace))) AS registry
+WHERE (registry.namespace NOT IN (SELECT marks.namespace
+FROM (SELECT json_extract(marks_items.value, '$[0]') AS namespace, json_extract(marks_items.value, '$[1]') AS since
+FROM json_each(?) AS marks_items) AS marks)) AND (registry.namespace NOT IN (SELECT closed.value
+FROM (SELECT json_extract(closed_items.value, '$[0]') AS value
+FROM json_each(?) AS closed_items) AS closed)) UNION ALL SELECT marks.namespace AS namespace, marks.since AS since
+FROM (SELECT json_extract(marks_items.value, '$[0]') AS namespace, json_extract(marks_items.value, '$[1]') AS since
+FROM json_each(?) AS marks_items) AS marks
+WHERE (marks.namespace NOT IN (SELECT closed.value
 FROM (SELECT json_extract(closed_items.value, '$[0]') AS value
 FROM json_each(?) AS closed_items) AS closed))) AS known
 WHERE EXISTS (SELECT 1 AS one
