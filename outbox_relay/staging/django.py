@@ -32,6 +32,8 @@ def connection_of_alias(alias: str | None) -> Any:
     Raises:
         StagingError: there is no such connection, or no Django.
     """
+    if alias is not None and "://" in alias:
+        raise StagingError("a URL is no connection: pass one of its connections")
     said = "None stands for Django's default connection" if alias is None else f"{alias!r} stands for one of Django's"
     sqlalchemy = "otherwise pass a Session, scoped_session or Connection of SQLAlchemy, or a psycopg connection"
     try:

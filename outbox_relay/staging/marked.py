@@ -20,6 +20,7 @@ from outbox_relay.staging.capture import capture
 from outbox_relay.staging.connections import ASYNC_SQLALCHEMY
 from outbox_relay.staging.discarded import watch_for_discard
 from outbox_relay.staging.django import connection_of_alias, is_open
+from outbox_relay.staging.on_commit import stage_on_commit_calls_of
 from outbox_relay.staging.options import Options
 
 if TYPE_CHECKING:
@@ -83,6 +84,12 @@ class Marked:
             f"{name} is marked to be staged, and is sent outside a transaction: send it inside one, or set "
             "outbox_outside_transaction = 'own' (stage it in a transaction of its own) or 'send' (send it directly)"
         )
+
+    def stages_now(self, name: str) -> bool:
+        """Whether a task that is to be sent on commit is staged instead: marked, in an open transaction of Django's."""
+        if self._session is not None or is_offline(self._app) or self._options_of(name) is None:
+            return False
+        return is_open(connection_of_alias(None))
 
     def _options_of(self, name: str) -> Options | None:
         """How a task is staged; None where it is not marked. A task's own word counts before ``outbox_tasks``."""
@@ -182,3 +189,4 @@ def install(app: Celery, marked: Callable[[], Marked | None]) -> None:
 
     wrapped.__outbox__ = behind  # type: ignore[attr-defined]  # templates ask what is behind it
     app.send_task = wrapped
+    stage_on_commit_calls_of(app, lambda name: (tasks := marked()) is not None and tasks.stages_now(name))

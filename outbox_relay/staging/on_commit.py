@@ -1,16 +1,22 @@
-"""Celery's ``delay_on_commit`` and ``apply_async_on_commit`` inside a capture.
+"""Celery's ``delay_on_commit`` and ``apply_async_on_commit`` inside a capture, and of a marked task.
 
 They stand for "send it if the transaction commits", which is what a staged row does by itself. Left alone they would
-send past the outbox: their hook runs after the commit, when the capture is over.
+send past the outbox: their hook runs after the commit, when capture and transaction are over.
 """
 
 from __future__ import annotations
 
+import os
 from functools import wraps
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from outbox_relay.publish.capture import innermost
 from outbox_relay.staging.django import is_django
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from celery import Celery
 
 MARK = "__outbox__"
 
@@ -25,10 +31,18 @@ def stage_on_commit_calls() -> None:
             setattr(DjangoTask, name, _staging(method, sending))
 
 
+def stage_on_commit_calls_of(app: Celery, stages: Callable[[str], bool]) -> None:
+    """Let both methods ask ``stages``, too, whether a task of the app is to be staged at once (in Django alone)."""
+    app.outbox_stages_now = stages
+    if os.environ.get("DJANGO_SETTINGS_MODULE"):  # as Celery tells that it works for Django
+        stage_on_commit_calls()
+
+
 def _staging(method: Any, sending: str) -> Any:
     @wraps(method)
     def on_commit(self: Any, *args: Any, **kwargs: Any) -> None:
-        if is_django(getattr(innermost(self.app), "target", None)):
+        stages = getattr(self.app, "outbox_stages_now", None)
+        if is_django(getattr(innermost(self.app), "target", None)) or (stages is not None and stages(self.name)):
             getattr(self, sending)(*args, **kwargs)
         else:
             method(self, *args, **kwargs)

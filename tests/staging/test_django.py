@@ -17,9 +17,10 @@ from django.db.utils import InternalError, OperationalError
 
 from outbox_relay import DispatchKeyConflict, StagingError, StoreError
 from outbox_relay.publish.capture import diverted
+from outbox_relay.staging.on_commit import stage_on_commit_calls_of
 from outbox_relay.store.wake import channel_name
 from tests.staging.django_stand import configured, database, forget
-from tests.staging.shop import BoomError, Shop
+from tests.staging.shop import BoomError, Shop, opened
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -233,10 +234,34 @@ def test_delay_on_commit_stages_in_a_capture(django: Shop) -> None:
     assert sent(django) == [1, 2]
 
 
+def test_delay_on_commit_of_a_marked_task_stages_where_a_transaction_is_open(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for shop in opened(database_url, outbox_tasks=["shop.*"]):
+        monkeypatch.setenv("DJANGO_SETTINGS_MODULE", "of.the.shop")  # by which Celery and the outbox know of Django
+        stage_on_commit_calls_of(shop.app, shop.app.outbox_stages_now)
+        shop.app.task_cls = "celery.contrib.django.task:DjangoTask"
+        later = shop.app.task(name="shop.later", shared=False)(body)
+        with configured(default=database(database_url)):
+            with transaction.atomic():
+                later.delay_on_commit(1)
+            with suppress(BoomError), transaction.atomic():
+                later.delay_on_commit(2)
+                raise BoomError
+            with pytest.raises(StagingError, match="outside a transaction"):
+                later.delay_on_commit(3)
+        assert sent(shop) == [1]
+
+
+def body(number: int) -> None:
+    """The body of a task."""
+
+
 class Directly:
     """A sink that stands where the broker would: it takes what goes past the outbox."""
 
     offline = True
+    tees = False
 
     def __init__(self, app: Any) -> None:
         self.app = app

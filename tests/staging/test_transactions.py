@@ -404,6 +404,8 @@ def test_other_kinds_of_connection_are_named(shop: Shop) -> None:
         (None, "Session"),
         (shop.maker, "Session"),
         (object(), "Session"),
+        ("default", "Django"),
+        ("postgresql://user:secret@host/shop", "^a URL is no connection: pass one of its connections$"),
     ):
         with pytest.raises(StagingError, match=hint):
             shop.outbox.stage(given, shop.charge.s(1))
