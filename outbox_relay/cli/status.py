@@ -52,13 +52,16 @@ def status(as_json: bool) -> None:
     store = open_store(outbox)
     counts, relays, aside = store.counts(), store.relays(), store.aside()
     found = store.workers(outbox.settings.worker_ttl)
-    holds, full = store.governing.holds(), store.governing.at_quota(outbox.settings.default_quota)
+    holds, limited = store.governing.holds(), store.governing.limited(outbox.settings.default_quota)
+    full = [one for one in limited if one.at_quota]
+    live = {one.node for one in found if one.live}
+    apart = [one for one in limited if one.waits_for_node(live)]
     if as_json:
         head = {"name": outbox.settings.name, "enabled": outbox.enabled}
-        limits = {"holds": holds, "at_quota": full}
+        limits = {"holds": holds, "at_quota": full, "waiting_for_node": apart}
         print_json({**head, "rows": counts, "set_aside": aside, **limits, "relays": relays, "workers": found})
         return
-    pairs = [*rows_of(counts), *limits_of(holds, full), *processes_of(relays, found)]
+    pairs = [*rows_of(counts), *limits_of(holds, full, apart), *processes_of(relays, found)]
     print_table(facts([("outbox", outbox.settings.name), *pairs]))
     if aside:
         note(f"warning: {count(aside, 'report')} of workers could not be applied: see {outbox.tables.aside.name}")
@@ -78,12 +81,16 @@ def rows_of(counts: Mapping[str, int]) -> Iterator[tuple[str, str]]:
         yield "oldest due", f"{span(timedelta(seconds=counts['oldest_due_seconds']))} ago"
 
 
-def limits_of(holds: Sequence[HoldInfo], full: Sequence[NamespaceInfo]) -> Iterator[tuple[str, str]]:
-    """Say what is paused, and which namespaces have no room for another row."""
+def limits_of(
+    holds: Sequence[HoldInfo], full: Sequence[NamespaceInfo], apart: Sequence[NamespaceInfo]
+) -> Iterator[tuple[str, str]]:
+    """Say what is paused, which namespaces have no room for another row, and which wait for a node."""
     if holds:
         yield "paused", some([f"{one.scope.value} {one.value}" for one in holds])
     if full:
         yield "at quota", some([f"{one.namespace} ({one.in_flight:,} of {one.quota:,})" for one in full])
+    if apart:
+        yield "wait for a node", some([f"{one.namespace} (pinned to {', '.join(one.nodes)})" for one in apart])
 
 
 def some(names: Sequence[str]) -> str:

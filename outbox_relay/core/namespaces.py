@@ -8,7 +8,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Container, Iterable, Mapping, Sequence
     from datetime import datetime
 
 UNLIMITED = -1
@@ -75,6 +75,16 @@ class NamespaceInfo:
     held: bool
     created_at: datetime
     last_seen_at: datetime | None
+
+    @property
+    def at_quota(self) -> bool:
+        """Whether there is no room for another row, and one waits for it."""
+        return self.quota is not None and self.in_flight >= self.quota and self.due > 0
+
+    def waits_for_node(self, live: Container[str | None]) -> bool:
+        """Whether rows wait, and none of the nodes that they are pinned to is among the ``live`` ones."""
+        pinned = self.placement is PlacementKind.PINNED and not any(node in live for node in self.nodes)
+        return pinned and self.due + self.parked > 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

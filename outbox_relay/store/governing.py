@@ -56,17 +56,13 @@ class Governing:
             found = connection.execute(statement, {} if name is None else {"name": name}).mappings()
             return [_namespace(one, default_quota) for one in found]
 
-    def at_quota(self, default_quota: int | None) -> list[NamespaceInfo]:
-        """The namespaces that have no room for another row, and rows that wait for it."""
+    def limited(self, default_quota: int | None) -> list[NamespaceInfo]:
+        """The namespaces, where one of them has a quota or is pinned; else none, at little cost."""
         if default_quota is None:
             with self._db.begin(reads=True) as connection:
-                if connection.execute(governing.any_quota(self._db.tables)).first() is None:
+                if connection.execute(governing.any_limit(self._db.tables)).first() is None:
                     return []
-        return [
-            one
-            for one in self.namespaces(default_quota)
-            if one.quota is not None and one.in_flight >= one.quota and one.due
-        ]
+        return self.namespaces(default_quota)
 
     def names(self) -> list[str]:
         """The names of all registered namespaces."""

@@ -69,9 +69,11 @@ def test_placement_is_shown_with_the_nodes_that_live(light_shop: Shop) -> None:
     pinned = shop.ok("placement", "pin", "acme", "n1", "n2", "n1")
     assert pinned.out == "namespace acme: pinned to n1, n2\n"
     assert "its rows wait for one" in pinned.err
+    assert "wait for a node  acme (pinned to n1, n2)" in shop.ok("status").out
     now = "strftime('%Y-%m-%d %H:%M:%f', 'now') || '000'"
     queues = json.dumps(["acme:celery@n2"])
     shop.sql(BEACON.format(seen=now), id="0" * 32, node="n2", queues=queues)
+    assert shop.ok("status", "--json").json["waiting_for_node"] == []
     shown = shop.ok("placement", "show", "acme", "--json").json
     assert shown == {"namespace": "acme", "placement": "pinned", "nodes": ["n1", "n2"], "live_nodes": ["n2"]}
     assert shop.ok("placement", "show", "acme").err == ""

@@ -69,10 +69,24 @@ def test_namespaces_at_their_quota_are_those_with_rows_that_wait_for_it(bench: B
     rows = bench.claim(6)
     by_name = {row.namespace: row for row in rows}
     bench.store.release([by_name["acme"].claim, by_name["initech"].claim])
+    govern = bench.store.governing
+    assert govern.limited(None) == []
     for name in ("acme", "globex"):
-        bench.store.governing.set_namespace(name, create=False, max_in_flight=1)
-    assert [one.namespace for one in bench.store.governing.at_quota(None)] == ["acme"]
-    assert [one.namespace for one in bench.store.governing.at_quota(1)] == ["acme", "initech"]
+        govern.set_namespace(name, create=False, max_in_flight=1)
+    assert [one.namespace for one in govern.limited(None) if one.at_quota] == ["acme"]
+    assert [one.namespace for one in govern.limited(1) if one.at_quota] == ["acme", "initech"]
+
+
+def test_namespaces_that_wait_for_a_node_are_those_with_rows_and_no_live_one(bench: Bench) -> None:
+    govern = bench.store.governing
+    bench.stage(1, "acme")
+    bench.set(bench.stage(1, "globex")[0].row_id, parked=True)
+    bench.stage(1, "initech", delay=HOUR)
+    for name in ("acme", "globex", "initech"):
+        govern.set_namespace(name, create=False, placement=PlacementKind.PINNED, nodes=["n1", "n2"])
+    waits = {one.namespace for one in govern.limited(None) if one.waits_for_node({None, "n3"})}
+    assert waits == {"acme", "globex"}
+    assert not any(one.waits_for_node({"n2"}) for one in govern.limited(None))
 
 
 def test_a_deprecated_namespace_takes_no_row_and_finishes_those_that_it_has(bench: Bench) -> None:

@@ -61,10 +61,11 @@ def namespaces(tables: Tables, one: bool = False) -> sa.Select[Any]:
 
 
 @statement
-def any_quota(tables: Tables) -> sa.Select[Any]:
-    """A namespace that has a quota of its own, if there is one."""
+def any_limit(tables: Tables) -> sa.Select[Any]:
+    """A namespace that has a quota of its own or is pinned, if there is one."""
     namespace = tables.namespace
-    return sa.select(namespace.c.namespace).where(namespace.c.max_in_flight >= number(0)).limit(number(1))
+    limited = sa.or_(namespace.c.max_in_flight >= number(0), namespace.c.placement == literal("pinned"))
+    return sa.select(namespace.c.namespace).where(limited).limit(number(1))
 
 
 @statement

@@ -1,4 +1,0 @@
-SELECT outbox_namespace.namespace
-FROM outbox_namespace
-WHERE outbox_namespace.max_in_flight >= 0
- LIMIT 1 OFFSET ?
