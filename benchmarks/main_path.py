@@ -84,6 +84,14 @@ def statements(bench: Bench) -> list[str]:
     return ["", f"### Statements per 500 rows, from staged to done: {each:.1f}", "", f"{rows:,} rows: {kinds}."]
 
 
+def idle(bench: Bench) -> list[str]:
+    seconds = 60.0
+    seen, core = measures.idle(bench, seconds)
+    kinds = ", ".join(f"{count} {word}" for word, count in seen.most_common())
+    title = f"### An idle relay: {sum(seen.values()) / seconds:.2f} statements a second, {core:.2%} of a core"
+    return ["", title, "", f"In {seconds:.0f} seconds: {kinds}."]
+
+
 def claims(bench: Bench, scale: float) -> list[str]:
     sizes = {"done": int(1_000_000 * scale), "delayed": int(200_000 * scale), "held": int(100_000 * scale)}
     took = measures.claims(bench, **sizes)
@@ -94,7 +102,7 @@ def claims(bench: Bench, scale: float) -> list[str]:
 
 
 def main() -> None:
-    every = [*comparisons(0), "statements", "claims"]
+    every = [*comparisons(0), "statements", "idle", "claims"]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--rows", type=int, default=5_000)
@@ -112,6 +120,8 @@ def main() -> None:
         lines = compare(bench, chosen, options.rounds)
         if "statements" in options.only:
             lines += statements(bench)
+        if "idle" in options.only:
+            lines += idle(bench)
         if "claims" in options.only:
             lines += claims(bench, options.scale)
         on = ", ".join(f"{what} {value}" for what, value in machine(bench).items())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import re
 import statistics
@@ -21,7 +22,7 @@ from outbox_relay.store.schema import build
 from tests.support.waiting import eventually
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from benchmarks.harness import Bench, Place
 
@@ -73,12 +74,14 @@ def publish_confirmed(bench: Bench, broker: str, rows: int) -> Sample:
 def publish_relay(bench: Bench, broker: str, rows: int) -> Sample:
     """From just before the commit to the last row's mark, by the database's clock."""
     left = "SELECT count(*) FILTER (WHERE published_at IS NULL), extract(epoch FROM max(published_at)) FROM outbox_row"
-    with bench.place(broker) as place, relay(place):
+    with bench.place(broker) as place, relay(place) as process:
+        before = cpu_seconds(process.pid)
         began_at = send(place, "stage_at_once", rows)["began_at"]
         eventually(lambda: ask(place, left)[0] == 0, WITHIN, every=0.5)
+        more = {"relay CPU, µs a message": (cpu_seconds(process.pid) - before) / rows * 1e6}
         seconds = float(ask(place, left)[1]) - began_at
         lost, twice = count(drain(place.broker, rows), rows)
-    return Sample(rows / seconds, lost, twice)
+    return Sample(rows / seconds, lost, twice, more)
 
 
 # -- row 3: the whole way, tasks a second --------------------------------------------------------------------------
@@ -169,21 +172,54 @@ _STATEMENT = re.compile(r"LOG:  (?:statement|execute [^:]*): (\w+(?: [\w.]+){0,2
 _NOT_COUNTED = {"BEGIN", "COMMIT", "ROLLBACK"}
 
 
+@contextlib.contextmanager
+def _logged(bench: Bench, place: Place) -> Iterator[Counter[str]]:
+    """The statements of the outbox's own processes and of those that stage, within the block, by their first words.
+
+    They are there when the block has ended.
+    """
+    database = sa.make_url(place.database).database
+    start = len(bench.postgres.log_text())
+    seen: Counter[str] = Counter()
+    yield seen
+    lines = [line for line in bench.postgres.log_text()[start:].splitlines() if f"database={database} " in line]
+    ours = [line for line in lines if "application=outbox" in line or "application=bench" in line]
+    found = [match[1] for line in ours if (match := _STATEMENT.search(line))]
+    seen.update(words for words in found if words.split()[0].upper() not in _NOT_COUNTED)
+
+
+def _log_all(bench: Bench, place: Place) -> str:
+    """Let the server log every statement on the database of ``place``; return its name."""
+    database = str(sa.make_url(place.database).database)
+    bench.postgres.execute(f"ALTER DATABASE \"{database}\" SET log_statement = 'all'")
+    return database
+
+
 def statements(bench: Bench, rows: int) -> Counter[str]:
-    """The statements that the server saw, by their first three words, from staging under a backlog to done."""
+    """From staging, under a backlog, to done."""
     with bench.place("rabbitmq") as place:
-        database = sa.make_url(place.database).database
-        bench.postgres.execute(f"ALTER DATABASE \"{database}\" SET log_statement = 'all'")
-        with worker(place, outbox=True), relay(place):
-            start = len(bench.postgres.log_text())
+        database = _log_all(bench, place)
+        with worker(place, outbox=True), relay(place), _logged(bench, place) as seen:
             send(place, "stage_many", rows)
             eventually(lambda: len(place.runs()) >= rows, WITHIN, every=0.5)
             with_rows = "SELECT count(*) FROM outbox_row WHERE status <> 'done'"
-            eventually(lambda: bench.postgres.execute(with_rows, database=str(database))[0][0] == 0, WITHIN, every=0.5)
-        lines = [line for line in bench.postgres.log_text()[start:].splitlines() if f"database={database} " in line]
-    ours = [line for line in lines if "application=outbox" in line or "application=bench" in line]
-    found = [match[1] for line in ours if (match := _STATEMENT.search(line))]
-    return Counter(words for words in found if words.split()[0].upper() not in _NOT_COUNTED)
+            eventually(lambda: bench.postgres.execute(with_rows, database=database)[0][0] == 0, WITHIN, every=0.5)
+    return seen
+
+
+# -- row 9: a relay with nothing to do -----------------------------------------------------------------------------
+
+
+def idle(bench: Bench, seconds: float = 60.0) -> tuple[Counter[str], float]:
+    """The statements of an idle relay, with a worker beside it, and the part of a core that the relay takes."""
+    with bench.place("rabbitmq") as place:
+        _log_all(bench, place)
+        with worker(place, outbox=True), relay(place) as process:
+            time.sleep(10)  # what is done at the start is over
+            before = cpu_seconds(process.pid)
+            with _logged(bench, place) as seen:
+                time.sleep(seconds)
+            return seen, (cpu_seconds(process.pid) - before) / seconds
 
 
 # -- row 7: the cost of a claim, milliseconds ------------------------------------------------------------------------
