@@ -81,15 +81,20 @@ def statements(bench: Bench) -> list[str]:
     seen = measures.statements(bench, rows)
     each = sum(seen.values()) / (rows / 500)
     kinds = ", ".join(f"{count} {word}" for word, count in seen.most_common())
-    return ["", f"### Statements per 500 rows, from staged to done: {each:.1f}", "", f"{rows:,} rows: {kinds}."]
+    return [
+        "",
+        "### Statements per 500 rows, from staged to done",
+        "",
+        f"{each:.1f}. In all, for {rows:,} rows: {kinds}.",
+    ]
 
 
 def idle(bench: Bench) -> list[str]:
     seconds = 60.0
     seen, core = measures.idle(bench, seconds)
     kinds = ", ".join(f"{count} {word}" for word, count in seen.most_common())
-    title = f"### An idle relay: {sum(seen.values()) / seconds:.2f} statements a second, {core:.2%} of a core"
-    return ["", title, "", f"In {seconds:.0f} seconds: {kinds}."]
+    each = f"{sum(seen.values()) / seconds:.2f} statements a second, {core:.2%} of a core"
+    return ["", "### An idle relay, with a worker beside it", "", f"{each}. In {seconds:.0f} seconds: {kinds}."]
 
 
 def claims(bench: Bench, scale: float) -> list[str]:
