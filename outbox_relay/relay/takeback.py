@@ -223,7 +223,7 @@ class Takeback:
         for one in chunk:
             delivery = one.delivery
             row = None if delivery is None or delivery.queue != own else rows.get(delivery.row_id)
-            if row is None or delivery is None:
+            if row is None or delivery is None or row.ended:
                 continue
             if row.token != delivery.token:
                 result.stale.append(one)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from outbox_relay.core.lifecycle import TERMINAL, Status
 from outbox_relay.core.placement import Route
 from outbox_relay.store.directives import Notices, Terms
 from outbox_relay.store.engine import Database
@@ -33,11 +34,15 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Addressee:
-    """The row that a message is for: its route, the token of its last claim, and who has reported to hold it."""
+    """The row that a message is for: its route, the token of its last claim, and who has reported to hold it.
+
+    ``ended`` rows are terminal: such as settle when their message is published leave it to run.
+    """
 
     route: Route
     token: UUID | None
     worker: str | None
+    ended: bool
 
 
 class Takebacks:
@@ -52,11 +57,16 @@ class Takebacks:
         self._register = Register(database)
         self._terms = terms
         self._notices = Notices(database, terms)
+        self._placed = False
 
     def look(self) -> tuple[Directives, list[WorkerInfo]]:
-        """Return what is said, and every worker that is known; the queues of one that was seen lately are live."""
-        workers = self._register.workers(self._terms.worker_ttl)
+        """Return what is said, and every worker that is known; the queues of one that was seen lately are live.
+
+        As long as no namespace was placed on nodes, nothing can be misplaced, and workers are not asked for.
+        """
         said = self._notices.current()
+        self._placed = self._placed or bool(said.placements)
+        workers = self._register.workers(self._terms.worker_ttl) if self._placed else []
         live = frozenset(queue for worker in workers if worker.live for queue in worker.queues)
         return replace(said, live_queues=said.live_queues | live), workers
 
@@ -74,6 +84,6 @@ class Takebacks:
         with self._db.begin(reads=True) as connection:
             found = connection.execute(statements.addressees(self._db.tables, self._db.dialect), parameters).all()
         return {
-            row_id: Addressee(Route(ns, task_queue, node), token, worker)
-            for row_id, token, ns, task_queue, node, worker in found
+            row_id: Addressee(Route(ns, task_queue, node), token, worker, Status(status) in TERMINAL)
+            for row_id, ns, task_queue, node, token, worker, status in found
         }

@@ -288,6 +288,21 @@ def test_a_message_that_its_row_has_left_behind_is_dropped(light: Stand) -> None
     assert light.row(staged[0]).status.value == "claimed"
 
 
+def test_a_message_whose_row_was_done_when_it_was_published_is_all_that_is_left_of_it(light: Stand) -> None:
+    """``settle_on="publish"``: nobody would bring it back."""
+    light.place(PlacementKind.PREFER, "n1")
+    light.worker("w1", NODE)
+    (kept,) = light.bench.stage(namespace="acme", settle_on="publish")
+    (taken,) = light.publish()
+    assert light.row(kept).status.value == "done"
+    light.die("w1")
+    light.read_on()
+    light.tick()
+    assert light.took() == [(NODE, 1)]
+    assert light.waiting(NODE) == [kept.row_id]
+    assert light.row(taken).status.value == "pending"
+
+
 def test_a_queue_with_messages_of_somebody_else_is_left_alone_and_told_of_once(light: Stand) -> None:
     light.place(PlacementKind.PREFER, "n1")
     light.worker("w1", NODE)

@@ -39,8 +39,8 @@ def whereabouts(tables: Tables, dialect: str) -> sa.Select[Any]:
 
 @statement
 def addressees(tables: Tables, dialect: str) -> sa.Select[Any]:
-    """The rows of some messages: where each may go, who holds it, and the token of its last claim."""
+    """The rows of some messages: where each may go, who holds it, its state, and the token of its last claim."""
     row = tables.row
     asked = given(dialect, "asked", id=sa.BigInteger())
-    columns = (row.c.id, row.c.claim_token, row.c.namespace, row.c.task_queue, row.c.node, row.c.worker)
+    columns = (row.c.id, row.c.namespace, row.c.task_queue, row.c.node, row.c.claim_token, row.c.worker, row.c.status)
     return sa.select(*columns).select_from(row.join(asked, row.c.id == asked.c.id))
