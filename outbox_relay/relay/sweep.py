@@ -277,13 +277,15 @@ class Sweep:
             if row.expired:
                 load.expired.append(claim)
                 continue
+            final = row.settle_on == "publish" or (on_publish and row.settle_on is None)
+            lives = None if final else life  # what is done when it is published would not be published again
             try:
-                message = outgoing(row, queues, settlement_queue=settlement_queue, expiration=life)
+                message = outgoing(row, queues, settlement_queue=settlement_queue, expiration=lives)
             except PublishError as error:
                 self._cannot_send(load, row.id, row.message.task, str(error))
                 continue
             load.messages.append(message)
-            if row.settle_on == "publish" or (on_publish and row.settle_on is None):
+            if final:
                 load.final.add(row.id)
         return load
 
