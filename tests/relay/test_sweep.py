@@ -61,6 +61,20 @@ def test_confirmed_is_done_where_that_is_asked_for(
     assert bench.row(staged).status.value == "done"
 
 
+def test_a_message_that_nobody_would_send_again_does_not_expire(
+    open_bench: OpenBench, sqlite_url: str, rabbitmq_url: str
+) -> None:
+    """Its row is done when it is published, so that no lease ends and no copy could run beside it."""
+    bench = open_bench(sqlite_url, rabbitmq_url)
+    bench.stage(settle_on="publish")
+    bench.stage()
+    sweep_all(bench.sweep())
+    with Connection(rabbitmq_url) as connection:
+        channel = connection.channel()
+        lives = [channel.basic_get("shop", no_ack=True).properties.get("expiration") for _ in range(2)]
+    assert lives == [None, "3570000"]
+
+
 def test_a_batch_that_took_half_its_lease_is_given_back_unsent(bench: Bench) -> None:
     """By the relay's own clock, which no other clock can contradict (lesson 25)."""
     staged = bench.stage(3)
