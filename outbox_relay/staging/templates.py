@@ -172,15 +172,14 @@ class Filler:
             self._usable[key] = None
             return None
         own = self._options
-        usable = (
-            template,
-            common._replace(
+        if own.workflow_id or own.max_attempts or own.settle_on:
+            common = common._replace(
                 workflow_id=own.workflow_id,
                 run_id=own.run_id,
                 max_attempts=own.max_attempts,
                 settle_on=own.settle_on,
-            ),
-        )
+            )
+        usable = (template, common)
         self._usable[key] = usable
         return usable
 
@@ -255,7 +254,7 @@ def _template(app: Any, signature: Signature, sent: Sent, row: NewRow) -> Templa
     common = row.common
     route = (common.task_queue, common.node or "", common.exchange, common.routing_key)
     return Template(
-        common=common,
+        common=common._replace(workflow_id=None, run_id=None, max_attempts=None, settle_on=None),
         headers=Form.of(headers, {"id", "root_id", "argsrepr", "kwargsrepr"}),
         properties=Form.of(properties, {"correlation_id", "reply_to"}),
         queue=sent.queue,
