@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from celery._state import _task_stack
+from celery.canvas import Signature
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_scoped_session
 from sqlalchemy.util import greenlet_spawn
 
@@ -37,7 +38,9 @@ async def astage(stager: Stager, given: Any, signature: Any, options: Options, b
     """Stage one signature. See :meth:`outbox_relay.Outbox.astage`."""
     target = accept_async(given)
     rows = stager.rows_of_one(signature, options)
-    return (await inside(target, lambda sync: stager.insert(sync, rows, bind)))[0]
+    staged = await inside(target, lambda sync: stager.insert(sync, rows, bind))
+    stager.send_too([signature], staged, options)
+    return staged[0]
 
 
 async def astage_many(
@@ -48,11 +51,20 @@ async def astage_many(
     task = stager.app.current_worker_task
     request = None if task is None else task.request
 
+    many = signatures if stager.capturing is None else _several(signatures)
+
     def stage(sync: Any) -> list[Staged]:
         with running(task, request):
-            return stage_pages(stager, sync, signatures, options, bind)
+            return stage_pages(stager, sync, many, options, bind)
 
-    return await inside(target, stage)
+    staged = await inside(target, stage)
+    if stager.capturing is not None:
+        stager.send_too(_several(many), (), options)
+    return staged
+
+
+def _several(signatures: Any) -> list[Any]:
+    return [signatures] if isinstance(signatures, Signature) else list(signatures)
 
 
 async def inside(target: Any, work: Callable[[Any], T]) -> T:

@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from celery.canvas import Signature
-from sqlalchemy.exc import SQLAlchemyError
 
 from outbox_relay.errors import OutboxError
 from outbox_relay.staging.capture import Capture
@@ -47,7 +46,7 @@ class ShadowCapture(Capture):
         try:
             with _undone_alone(enter(self.target, self._bind).connection):
                 super().take(sent)
-        except (OutboxError, SQLAlchemyError) as error:
+        except Exception as error:  # noqa: BLE001 - the errors of every driver; a rehearsal takes nothing away
             self._stager.events.emit("shadow.refused", task=sent.task, reason=str(error).partition("\n")[0])
 
 
@@ -62,15 +61,20 @@ class ShadowStager(Stager):
 
     def stage(self, given: Any, signature: Any, options: Options, bind: Any = None) -> Staged:
         staged = super().stage(given, signature, options, bind)
-        self._send(self.signature(signature).clone().set(task_id=staged.task_id), options)
+        self.send_too([signature], [staged], options)
         return staged
 
     def stage_many(self, given: Any, signatures: Iterable[Any], options: Options, bind: Any = None) -> list[Staged]:
         many = [signatures] if isinstance(signatures, Signature) else list(signatures)
         staged = super().stage_many(given, many, options, bind)
-        for one in many:
-            self._send(self.signature(one), options)
+        self.send_too(many, (), options)
         return staged
+
+    def send_too(self, signatures: Sequence[Any], staged: Sequence[Staged], options: Options) -> None:
+        """Send what was staged, under the ids of ``staged`` where they are given."""
+        ids: list[dict[str, str]] = [{"task_id": one.task_id} for one in staged] or [{}] * len(signatures)
+        for one, task_id in zip(signatures, ids, strict=True):
+            self._send(self.signature(one).clone().set(**task_id), options)
 
     def insert(self, target: Any, rows: Sequence[NewRow], bind: Any, *, sort: bool = True) -> list[Staged]:
         staged = super().insert(target, rows, bind, sort=sort)

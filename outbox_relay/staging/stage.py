@@ -77,6 +77,9 @@ class Stager:
         is_open = self._settings.namespaces == "open"
         return insert_rows(place.connection, self.tables, rows, wake=wake, open_namespaces=is_open, sort=sort)
 
+    def send_too(self, signatures: Sequence[Any], staged: Sequence[Staged], options: Options) -> None:
+        """A rehearsal sends directly what was staged by await; here it is not sent."""
+
     def row_of(self, sent: Sent, options: Options, ordinal: int | None) -> NewRow:
         """Make the row of a message that Celery has finished."""
         return new_row(sent, options, self._settings, self.app, ordinal=ordinal)

@@ -75,8 +75,9 @@ class RawConnection:
         return _result(columns, rows)
 
     def exec_driver_sql(self, statement: str, parameters: Any = None) -> sa.Result[Any]:
-        """Execute a text as it is; it returns rows."""
-        return _result(*self._ran(statement, parameters, True))
+        """Execute a text as it is."""
+        returns = statement.startswith("SELECT") or "RETURNING" in statement
+        return _result(*self._ran(statement, parameters, returns))
 
     def get_execution_options(self) -> Mapping[str, Any]:
         return {}

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
+import psycopg
 import pytest
+import sqlalchemy as sa
 from celery.signals import before_task_publish
+from django.db import connection, transaction
 from kombu import Connection
 from kombu.exceptions import OperationalError
+from sqlalchemy.ext.asyncio import create_async_engine
 
-from outbox_relay import StagingError
+from outbox_relay import Staged, StagingError
+from tests.staging.django_stand import configured, database
 from tests.staging.shop import DEAD_BROKER, Order, Shop, open_shop
 
 if TYPE_CHECKING:
@@ -110,6 +116,62 @@ def test_a_direct_send_that_fails_raises_as_ever(database_url: str) -> None:
     shop = open_shop(database_url, broker=DEAD_BROKER, outbox_shadow=True, task_publish_retry=False)
     with shop.maker() as session, shop.outbox.capture(session), pytest.raises(OperationalError):
         shop.charge.delay(1)
+    shop.engine.dispose()
+    shop.outbox.close()
+    shop.app.close()
+
+
+# -- other kinds of connection ------------------------------------------------------------------------------------
+
+
+def test_what_is_staged_by_await_is_sent_too(shop: Shop) -> None:
+    url = sa.make_url(shop.url)
+    url = url.set(drivername=f"{url.get_backend_name()}+{'aiosqlite' if url.database.endswith('.db') else 'asyncpg'}")
+
+    async def main() -> list[Staged]:
+        engine = create_async_engine(url)
+        async with engine.begin() as connection:
+            staged = [await shop.outbox.astage(connection, shop.charge.s(1))]
+            await shop.outbox.astage_many(connection, (shop.charge.s(n) for n in (2, 3)))
+        await engine.dispose()
+        return staged
+
+    (staged,) = asyncio.run(main())
+    messages = received(shop)
+    assert [json.loads(message.body)[0] for message in messages] == [[1], [2], [3]]
+    assert messages[0].headers["id"] == staged.task_id
+    assert {row["status"] for row in shop.rows()} == {"cancelled"}
+
+
+def test_a_capture_on_djangos_connection_is_rehearsed(shop: Shop) -> None:
+    refused = told(shop)
+    with configured(default=database(shop.url)):
+        with transaction.atomic(), shop.outbox.capture(workflow_id="w"):
+            shop.charge.delay(1)
+        with transaction.atomic(), shop.outbox.capture(workflow_id="w"):
+            shop.charge.delay(2)  # another task under the same key
+            with connection.cursor() as cursor:
+                cursor.execute("INSERT INTO orders (name) VALUES ('a')")
+    assert len(received(shop)) == 2
+    assert len(refused) == 1
+    assert shop.orders() == {"a"}
+    assert shop.row()["status"] == "cancelled"
+
+
+def test_a_capture_on_psycopgs_connection_is_rehearsed(postgres_url: str, embedded_url: str) -> None:
+    shop = open_shop(postgres_url, broker=embedded_url, outbox_shadow=True, task_default_queue="shop")
+    refused = told(shop)
+    dsn = sa.make_url(postgres_url).set(drivername="postgresql").render_as_string(hide_password=False)
+    with psycopg.connect(dsn) as first, psycopg.connect(dsn) as second:
+        with shop.outbox.capture(first, workflow_id="w"):
+            shop.charge.delay(1)
+        second.execute("SET LOCAL lock_timeout = '50ms'")
+        with shop.outbox.capture(second, workflow_id="w"):
+            shop.charge.delay(1)  # waits for the other one's key, and no longer
+        second.execute("INSERT INTO orders (name) VALUES ('a')")
+    assert len(received(shop)) == 2
+    assert len(refused) == 1
+    assert shop.orders() == {"a"}
     shop.engine.dispose()
     shop.outbox.close()
     shop.app.close()
