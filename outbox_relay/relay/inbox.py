@@ -30,6 +30,8 @@ PREFETCH = 500
 UNREADABLE = (ValueError, TypeError, LookupError, AttributeError)  # what kombu raises for a body that is no message
 CLOSE_TIMEOUT = 1.0
 QUIET = 0.05  # seconds without a message that end a batch
+BUSY_QUIET = 0.1  # the same after a large message: a busy worker sends the next one soon
+LARGE = 1_500  # bytes
 WHOLE = 0.5  # seconds after its first message at which a batch ends anyway
 
 
@@ -123,7 +125,7 @@ class Inbox:
             now = time.monotonic()
             if self._waiting and ends is None:
                 ends = now + WHOLE
-            left = deadline - now if ends is None else min(QUIET, ends - now)
+            left = deadline - now if ends is None else min(self._quiet(), ends - now)
             if left <= 0:
                 break
             count = len(self._waiting)
@@ -135,6 +137,9 @@ class Inbox:
             self._beat()
         messages, self._waiting[:] = list(self._waiting), []
         return messages
+
+    def _quiet(self) -> float:
+        return BUSY_QUIET if len(self._waiting[-1].body) >= LARGE else QUIET
 
     def catch_up(self) -> None:
         """Return only when everything that the broker had sent before this call is in hand.
