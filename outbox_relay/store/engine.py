@@ -66,6 +66,7 @@ def open_engine(
             parsed,
             pool_size=POOL_SIZE,
             pool_timeout=10,
+            isolation_level="READ COMMITTED",  # whatever the database's default is: statements see what they waited for
             connect_args={name: value for name, value in usual.items() if name not in parsed.query},
         )
     except (ArgumentError, NoSuchModuleError, ImportError, ValueError) as error:
