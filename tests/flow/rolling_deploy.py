@@ -97,3 +97,16 @@ def test_old_and_new_of_everything_at_once(open_shop: OpenShop, old: Launcher) -
     shop.stage_many(50)
     shop.all_done(250, within=60)
     assert len(shop.runs()) == 250
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads"])
+def test_rows_that_celery_batches_runs_together_are_done(open_shop: OpenShop, old: Launcher, pool: str) -> None:
+    """It gives Celery's pool no request: each is done when it is acknowledged, after its batch, and none runs twice."""
+    shop = open_shop()
+    shop.worker(pool=pool, launcher=old, wait=False)
+    shop.relay(wait=False)
+    staged = [shop.stage("batch", n) for n in range(7)]
+    shop.all_done(7, within=60)
+    never(lambda: shop.counts() != {"done": 7}, 4)
+    assert sorted(shop.runs()) == sorted(one.task_id for one in staged)
+    assert "acknowledged by the task's own strategy" in shop.row(staged[0]).error

@@ -7,6 +7,7 @@ with ``:STOP`` after it, stops itself once.
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import signal
@@ -108,6 +109,16 @@ def make(conf: dict[str, Any], folder: Path, *, mute: bool = False) -> Celery:
         if run == 1:
             os.kill(os.getppid(), signal.SIGKILL)
             time.sleep(60)
+
+    if importlib.util.find_spec("celery_batches") is not None:  # which does not follow every version of Celery
+        batches = importlib.import_module("celery_batches")
+
+        @app.task(
+            name="shop.batch", base=batches.Batches, shared=False, acks_late=True, flush_every=3, flush_interval=1
+        )
+        def batch(requests: list[Any]) -> None:
+            for request in requests:
+                note(request.id, f"one of {len(requests)}")
 
     @signals.task_postrun.connect(weak=False)
     def _after(task: Any = None, **_: Any) -> None:
