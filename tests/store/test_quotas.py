@@ -14,14 +14,16 @@ from outbox_relay.core.leases import rearmed
 from outbox_relay.core.namespaces import UNLIMITED
 from outbox_relay.core.permits import Shards
 from outbox_relay.store.engine import Database
-from tests.store.bench import LEASE, OVER, Statements, done, spread
+from outbox_relay.store.statements import claiming
+from tests.store.bench import LEASE, OVER, Bench, Statements, done, spread
+from tests.support.waiting import eventually
 
 if TYPE_CHECKING:
     from uuid import UUID
 
     from outbox_relay.core.row import Batch
     from outbox_relay.store.outbox import Store
-    from tests.store.bench import Bench
+    from tests.support.servers import Postgres
 
 SOON = timedelta(0)  # what is said is read anew before every claim
 
@@ -257,3 +259,38 @@ def test_no_shard_is_left_with_nothing_by_a_small_quota(bench: Bench) -> None:
     quota(bench, "acme", 1)
     stores = [bench.another(shards=Shards.read(f"{one}/4")) for one in range(4)]
     assert [len(claim(bench, store)) for store in stores] == [1, 1, 1, 1]
+
+
+def test_a_count_sees_what_it_waited_for_whatever_isolation_is_the_databases_default(postgres: Postgres) -> None:
+    if postgres.owned:
+        postgres.start()
+    name = postgres.create_database()
+    bench = Bench(postgres.url(name))
+    with bench.engine.begin() as connection:
+        connection.exec_driver_sql(f"ALTER DATABASE \"{name}\" SET default_transaction_isolation = 'repeatable read'")
+    bench.engine.dispose()
+    bench.stage(4, "acme")
+    quota(bench, "acme", 1)
+    first, second = bench.another(), bench.another()
+    taken: list[int] = []
+    with bench.engine.begin() as connection:  # both look, and then wait for their turn to count
+        connection.execute(claiming.lock_quotas(bench.tables))
+        threads = [
+            threading.Thread(target=lambda one=store: taken.append(len(claim(bench, one)))) for store in (first, second)
+        ]
+        for thread in threads:
+            thread.start()
+        waiting = (
+            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+        )
+
+        def both_wait() -> bool:
+            with bench.engine.begin() as other:
+                return bool(other.exec_driver_sql(waiting).scalar_one() == 2)
+
+        eventually(both_wait, 4)
+    for thread in threads:
+        thread.join(30)
+    bench.close()
+    postgres.drop_database(name)
+    assert sorted(taken) == [0, 1]
