@@ -59,9 +59,9 @@ class Drain:
         self._bytes = 0
 
     @property
-    def held(self) -> int:
-        """How many messages are in hand."""
-        return len(self._held)
+    def left(self) -> bool:
+        """Whether more is to be taken: there was more at the start, and there is room for it."""
+        return self._left > 0 and len(self._held) < HOLD and self._bytes < HOLD_BYTES
 
     def open(self) -> int:
         """Connect, and return how many messages wait: so many are taken, and no more.
@@ -97,7 +97,7 @@ class Drain:
         """
         taken: list[Taken] = []
         with self._asking():
-            while self._left and len(taken) < limit and len(self._held) < HOLD and self._bytes < HOLD_BYTES:
+            while self.left and len(taken) < limit:
                 self._left -= 1
                 try:
                     message = self._link.channel.basic_get(self.queue)

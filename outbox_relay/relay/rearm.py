@@ -235,10 +235,9 @@ class Rearm:
                 key = worker.instance, queue
                 if key in self._buried:
                     continue
-                if key not in self._seen_empty:
-                    if self._watch.empty(queue):
-                        self._seen_empty[key] = self._clock()
-                elif self._clock() - self._seen_empty[key] >= beacons:
+                if not self._watch.empty(queue):
+                    self._seen_empty.pop(key, None)  # a relay that takes messages back had the others in hand
+                elif self._clock() - self._seen_empty.setdefault(key, self._clock()) >= beacons:
                     ready.append((worker, queue))
         return ready
 

@@ -211,9 +211,9 @@ class Takeback:
             self._events.emit("takeback.acknowledged", messages=len(away), queue=job.drain.queue)
             self._owed += [Claim(d.row_id, d.token) for one in sorted_.mine if (d := one.delivery) is not None]
             job.rows += len(sorted_.mine)
-            self._release()
-        if not chunk or (job.drain.queue in directives.live_queues and not away):
-            self._stop()
+        if not job.drain.left or (job.drain.queue in directives.live_queues and not away):
+            self._stop()  # at once: as long as the others are in hand, their queue looks empty
+        self._release()
 
     def _sort(self, queue: str, chunk: Sequence[Taken], directives: Directives, live: set[str]) -> Sorted:
         result = Sorted()

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import UUID, uuid4
 
 import pytest
 import sqlalchemy as sa
 
+from outbox_relay.core.beacon import Beacon
 from outbox_relay.errors import StoreAway
+from outbox_relay.publish.drain import Drain
 from outbox_relay.publish.peek import Depths
 from outbox_relay.relay.reading import Reading
 from outbox_relay.relay.rearm import Rearm
@@ -89,8 +92,14 @@ def broker(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def case(open_bench: OpenBench, sqlite_url: str, broker: str) -> Iterator[Case]:
-    bench = open_bench(sqlite_url, broker)
+def conf(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """Settings, where a test asks for others than the defaults."""
+    return dict(getattr(request, "param", {}))
+
+
+@pytest.fixture
+def case(open_bench: OpenBench, sqlite_url: str, broker: str, conf: dict[str, Any]) -> Iterator[Case]:
+    bench = open_bench(sqlite_url, broker, **conf)
     holder: list[Case] = []
 
     def clock() -> float:
@@ -162,6 +171,29 @@ def test_nothing_is_rearmed_before_another_live_relay_has_applied_what_it_had_re
     case.marker_comes_back()
     case.signs()
     case.tick()
+    assert not case.is_rearmed(staged)
+    case.signs(other)
+    case.tick()
+    assert case.is_rearmed(staged)
+
+
+SHORT_BEATS = {"outbox_heartbeat": 0.5, "outbox_worker_ttl": 30, "outbox_run_lease": 3, "outbox_queue_lease": 6}
+
+
+@pytest.mark.parametrize("conf", [SHORT_BEATS], indirect=True)
+def test_a_round_waits_for_a_relay_that_waits_for_its_database(case: Case) -> None:
+    """However short the heartbeats are: such a wait may take three seconds."""
+    other = uuid4()
+    staged = case.stale_row()
+    case.signs()
+    case.signs(other, applied=False)
+    case.listens()
+    case.tick()
+    case.marker_comes_back()
+    case.signs()
+    for _ in range(45):
+        case.tick()
+    assert case.rearm._round is not None
     assert not case.is_rearmed(staged)
     case.signs(other)
     case.tick()
@@ -281,3 +313,40 @@ def test_a_claim_that_lives_is_left_alone(case: Case) -> None:
     case.tick()
     assert case.rearm._round is None
     assert not case.is_rearmed(staged)
+
+
+def test_a_queue_that_looked_empty_for_a_moment_has_lost_nothing(case: Case) -> None:
+    """Another relay, that takes messages back, had in hand what waits for a node that died."""
+    store, tables = case.bench.outbox.store, case.bench.outbox.tables
+    (staged,) = case.bench.stage()
+    case.bench.sweep().tick()
+    beacon = Beacon(instance=uuid4(), hostname="w@host", pool="prefork", queues=("shop",))
+    store.beacon(beacon, run_lease=case.bench.parts.leases.run, message_expires=False)
+    now = store.now()
+    with case.bench.engine.begin() as connection:
+        connection.execute(sa.update(tables.row).values(published_at=now - timedelta(hours=2)))
+        connection.execute(sa.update(tables.worker).values(last_seen_at=now - timedelta(hours=1)))
+
+    def round_() -> None:
+        case.signs()
+        case.listens()
+        case.tick()
+        if case.rearm._round is not None:
+            case.marker_comes_back()
+            case.signs()
+            case.tick()
+
+    drain = Drain(case.bench.outbox.app, "shop")
+    drain.open()
+    assert len(drain.take(10)) == 1
+    round_()
+    drain.give_back()
+    for _ in range(3):
+        round_()
+    assert not case.is_rearmed(staged)
+    drain.open()
+    drain.acknowledge(drain.take(10))
+    drain.give_back()
+    for _ in range(3):
+        round_()
+    assert case.is_rearmed(staged)
