@@ -169,7 +169,9 @@ def latency_outbox(bench: Bench, count: int) -> Sample:
 # -- row 6: statements ---------------------------------------------------------------------------------------------
 
 _STATEMENT = re.compile(r"LOG:  (?:statement|execute [^:]*): (\w+(?: [\w.]+){0,2})")
-_NOT_COUNTED = {"BEGIN", "COMMIT", "ROLLBACK"}
+#: Around the statements of a transaction, and once a connection.
+_NOT_COUNTED = {"BEGIN", "COMMIT", "ROLLBACK", "SET", "SHOW", "LISTEN"}
+_ONCE = ("select pg_catalog.version", "select current_schema", "SELECT pg_backend_pid")
 
 
 @contextlib.contextmanager
@@ -185,7 +187,7 @@ def _logged(bench: Bench, place: Place) -> Iterator[Counter[str]]:
     lines = [line for line in bench.postgres.log_text()[start:].splitlines() if f"database={database} " in line]
     ours = [line for line in lines if "application=outbox" in line or "application=bench" in line]
     found = [match[1] for line in ours if (match := _STATEMENT.search(line))]
-    seen.update(words for words in found if words.split()[0].upper() not in _NOT_COUNTED)
+    seen.update(words for words in found if words.split()[0].upper() not in _NOT_COUNTED and words not in _ONCE)
 
 
 def _log_all(bench: Bench, place: Place) -> str:
@@ -196,14 +198,15 @@ def _log_all(bench: Bench, place: Place) -> str:
 
 
 def statements(bench: Bench, rows: int) -> Counter[str]:
-    """From staging, under a backlog, to done."""
+    """From staging to done, under a backlog: the relay starts when all rows are there."""
     with bench.place("rabbitmq") as place:
         database = _log_all(bench, place)
-        with worker(place, outbox=True), relay(place), _logged(bench, place) as seen:
+        with worker(place, outbox=True), _logged(bench, place) as seen:
             send(place, "stage_many", rows)
-            eventually(lambda: len(place.runs()) >= rows, WITHIN, every=0.5)
-            with_rows = "SELECT count(*) FROM outbox_row WHERE status <> 'done'"
-            eventually(lambda: bench.postgres.execute(with_rows, database=database)[0][0] == 0, WITHIN, every=0.5)
+            with relay(place):
+                eventually(lambda: len(place.runs()) >= rows, WITHIN, every=0.5)
+                left = "SELECT count(*) FROM outbox_row WHERE status <> 'done'"
+                eventually(lambda: bench.postgres.execute(left, database=database)[0][0] == 0, WITHIN, every=0.5)
     return seen
 
 
