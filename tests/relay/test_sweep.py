@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from kombu import Connection, Exchange, Queue
 
+from outbox_relay.core.row import Published
 from tests.support.waiting import eventually
 
 if TYPE_CHECKING:
@@ -135,6 +136,21 @@ def test_a_queue_that_takes_messages_again_is_told_of(
         connection.default_channel.queue_delete("full")
     eventually(lambda: (sweep_all(sweep), bench.row(staged).published_at)[1], 10)
     assert bench.said("sweep.delivered") == [{"queue": "full"}]
+    sweep.drain()
+
+
+def test_a_doubt_that_nobody_resolves_does_not_outlast_its_row(bench: Bench) -> None:
+    """Not every broker says in the end whether it took a message; the row is re-armed when its lease is over."""
+    now = [1_000.0]
+    sweep = bench.sweep(clock=lambda: now[0])
+    (staged,) = bench.stage()
+    (row,) = bench.outbox.store.claim(limit=1, claimed_by=bench.parts.instance, lease=bench.parts.leases.publish)
+    sweep._doubts[staged.row_id] = Published(row.claim, "shop"), now[0]
+    sweep.tick()
+    assert sweep._doubts
+    now[0] += bench.parts.leases.queue.total_seconds() + 1
+    sweep.tick()
+    assert not sweep._doubts
     sweep.drain()
 
 
