@@ -13,7 +13,11 @@ import sqlalchemy as sa
 from outbox_relay.core.beacon import Beacon
 from outbox_relay.core.namespaces import PlacementKind, Scope
 from outbox_relay.core.settlement import Delivery, Settlement
+from outbox_relay.core.wire import Reporter, encode_settlements
 from outbox_relay.errors import StoreError
+from outbox_relay.publish.envelope import report
+from tests.relay.test_service import running
+from tests.support.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,6 +26,7 @@ if TYPE_CHECKING:
     from outbox_relay.relay.sweep import Sweep
     from tests.relay.conftest import Bench, OpenBench
 
+WORKER = Reporter(uuid.uuid4(), "w@test")
 AT_ONCE: dict[str, Any] = {"outbox_cache_ttl": 0.001}
 
 
@@ -158,3 +163,24 @@ def test_nothing_is_published_where_what_is_said_cannot_be_understood(bench: Ben
     with pytest.raises(StoreError, match="a hold cannot be understood"):
         sweep_all(sweep)
     assert queues(bench, staged) == {None: 2}
+
+
+def test_a_report_makes_room_long_before_the_next_poll(
+    open_bench: OpenBench, sqlite_url: str, embedded_url: str
+) -> None:
+    bench = open_bench(sqlite_url, embedded_url, outbox_poll_interval=60)
+    bench.outbox.store.governing.set_namespace("acme", create=True, max_in_flight=1)
+    staged = bench.stage(3, namespace="acme")
+
+    def in_flight() -> list[Any]:
+        rows = [row for row in map(bench.row, staged) if row.status.value == "claimed"]
+        assert len(rows) <= 1
+        return [row for row in rows if row.published_at is not None]
+
+    with running(bench):
+        for done_before in range(3):
+            (row,) = eventually(in_flight, 20)
+            delivery = Delivery(row.id, row.attempt, row.claim_token, bench.parts.queues.settlements.name)
+            body = encode_settlements(WORKER, [Settlement.done(delivery, row.task_id)])
+            bench.publisher.publish([report(0, bench.parts.queues.settlements, body)], timeout=5)
+            eventually(lambda: bench.outbox.store.counts()["done"] == done_before + 1, 20)  # noqa: B023 - waits here
