@@ -202,7 +202,7 @@ class Outbox:
             StoreError: the marker's table is not there; `outbox migrate --once-only URL` makes it.
             StagingError: a rollback of this connection's transaction would not undo the effects.
         """
-        once(self.app, lambda: self.tables, self._given(connection), bind)
+        once(self.app, lambda: self.tables, lambda: self._given(connection), bind)
 
     async def aonce(self, connection: Any, *, bind: Engine | None = None) -> None:
         """Do what :meth:`once` does, on an async session or connection."""

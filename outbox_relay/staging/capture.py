@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
@@ -36,7 +37,7 @@ class Capture:
         self.target = target
         self._options = options
         self._bind = bind
-        self._taken = 0
+        self._ordinals = count()  # threads of the block may send at the same time
 
     def wants(self, sending: Sending) -> bool:
         if sending.is_own_retry:
@@ -51,9 +52,8 @@ class Capture:
         return True
 
     def take(self, sent: Sent) -> None:
-        ordinal = None if self._options.workflow_id is None else self._taken
+        ordinal = None if self._options.workflow_id is None else next(self._ordinals)
         self.put(self._stager.row_of(sent, self._options, ordinal))
-        self._taken += 1
 
     def put(self, row: NewRow) -> None:
         self._stager.insert(self.target, [row], self._bind)

@@ -30,10 +30,10 @@ class RepeatedRun(RunAgain, Ignore):  # type: ignore[misc]  # Celery is not type
     """What meets another run in the middle of its commit. To Celery it is an Ignore, too; the row runs again."""
 
 
-def once(app: Celery, tables: Callable[[], Tables], given: Any, bind: Any = None) -> None:
+def once(app: Celery, tables: Callable[[], Tables], given: Callable[[], Any], bind: Any = None) -> None:
     """Mark the running task's row as done in this transaction. See :meth:`outbox_relay.Outbox.once`."""
     if (run := Run.of(app)) is not None:
-        run.mark(accept(given), tables(), bind)
+        run.mark(accept(given()), tables(), bind)
 
 
 async def aonce(app: Celery, tables: Callable[[], Tables], given: Any, bind: Any = None) -> None:

@@ -21,10 +21,11 @@ from sqlalchemy.ext.asyncio import (
 
 from outbox_relay import DispatchKeyConflict, Outbox, StagingError
 from outbox_relay.store.wake import channel_name
-from tests.staging.shop import BoomError, Order, Shop, opened
+from tests.staging.shop import Base, BoomError, Order, Shop, opened
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+    from pathlib import Path
 
     from sqlalchemy.orm import Session
 
@@ -54,6 +55,13 @@ class Async:
                 await main(async_sessionmaker(engine))
 
         asyncio.run(whole())
+
+    @asynccontextmanager
+    async def engine_on(self, file: Path) -> AsyncIterator[AsyncEngine]:
+        engine = create_async_engine(f"sqlite+aiosqlite:///{file}")
+        Outbox.configure_sqlite(engine)
+        yield engine
+        await engine.dispose()
 
     @asynccontextmanager
     async def engine(self, **options: Any) -> AsyncIterator[AsyncEngine]:
@@ -483,6 +491,42 @@ def test_captures_nest_and_the_innermost_counts(lite: Async) -> None:
         2: "inner",
         3: "outer",
     }
+
+
+def test_threads_of_a_block_number_their_rows_together(lite: Async) -> None:
+    async def main(maker: async_sessionmaker[AsyncSession]) -> None:
+        async with lite.outbox.begin(maker, workflow_id="w"):
+            await asyncio.gather(*(asyncio.to_thread(lite.charge.delay, number) for number in range(40)))
+
+    lite.run(main)
+    assert sorted(row["ordinal"] for row in lite.shop.rows()) == [*range(40)]
+
+
+def test_a_second_database_in_the_transaction_is_refused(lite: Async, tmp_path: Path) -> None:
+    outbox, charge = lite.outbox, lite.charge
+
+    async def main(maker: async_sessionmaker[AsyncSession]) -> None:
+        engine = maker.kw["bind"]
+        async with lite.engine_on(tmp_path / "elsewhere.db") as other:
+            async with other.begin() as connection:
+                await connection.run_sync(Base.metadata.create_all)
+            maker.configure(binds={Order: other})
+            with pytest.raises(StagingError, match="bind="):
+                await with_order(maker)
+            async with maker() as session, session.begin():
+                session.add(Order(name="b"))
+                await session.flush()
+                with pytest.raises(StagingError, match="bind="):
+                    await outbox.astage(session, charge.s(2))
+                await outbox.astage(session, charge.s(3), bind=engine.sync_engine)
+
+    async def with_order(maker: async_sessionmaker[AsyncSession]) -> None:
+        async with outbox.begin(maker) as session:
+            session.add(Order(name="a"))
+            charge.delay(1)
+
+    lite.run(main)
+    assert lite.sent() == [3]
 
 
 def test_a_generator_that_is_closed_in_another_task_ends_its_block(lite: Async) -> None:

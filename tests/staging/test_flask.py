@@ -127,6 +127,11 @@ def test_begin_takes_the_registry(site: tuple[Site, Shop]) -> None:
     assert sent(shop) == [1]
 
 
+def test_once_without_a_row_asks_no_session(site: tuple[Site, Shop]) -> None:
+    _, shop = site
+    shop.outbox.once()  # no task, and no application context
+
+
 # -- what may be registered ---------------------------------------------------------------------------------------
 
 
