@@ -48,6 +48,22 @@ def test_a_health_port_that_is_taken_is_told(light_shop: Shop) -> None:
     assert str(port) in result.err
 
 
+def test_shards_that_make_no_sense_are_refused(light_shop: Shop) -> None:
+    light_shop.ok("migrate")
+    result = light_shop.outbox("relay", "--shards", "64/64")
+    assert result.code == 1
+    assert "outbox_shards = '64/64' is refused: write 'all', or first-last/total counted from 0" in result.err
+
+
+def test_a_relay_claims_its_shards_alone(light_shop: Shop) -> None:
+    light_shop.ok("migrate")
+    staged = [light_shop.stage("ok") for _ in range(4)]
+    with running(light_shop, "outbox", "relay", "--shards", "1/2", until="started on"):
+        mine = [one for one in staged if one["row_id"] % 2]
+        eventually(lambda: all(light_shop.row(one["row_id"])["published_to"] for one in mine), within=20)
+        assert [light_shop.row(one["row_id"])["status"] for one in staged if not one["row_id"] % 2] == ["pending"] * 2
+
+
 def test_a_relay_ends_at_once_where_the_database_refuses_it(big_shop: Shop) -> None:
     """Waiting would not help."""
     url = sa.make_url(big_shop.database)
