@@ -57,11 +57,13 @@ def test_shards_that_make_no_sense_are_refused(light_shop: Shop) -> None:
 
 def test_a_relay_claims_its_shards_alone(light_shop: Shop) -> None:
     light_shop.ok("migrate")
-    staged = [light_shop.stage("ok") for _ in range(4)]
-    with running(light_shop, "outbox", "relay", "--shards", "1/2", until="started on"):
-        mine = [one for one in staged if one["row_id"] % 2]
-        eventually(lambda: all(light_shop.row(one["row_id"])["published_to"] for one in mine), within=20)
-        assert [light_shop.row(one["row_id"])["status"] for one in staged if not one["row_id"] % 2] == ["pending"] * 2
+    staged = light_shop.stage(*["shop.charge"] * 4)
+    with running(light_shop, "outbox", "relay", "--shards", "1/2", until="started on"), light_shop.outbox_here() as here:
+        store = here[0].store
+        statuses = lambda: {row.id: row.status.value for row in store.ls()}  # noqa: E731
+        eventually(lambda: "claimed" in statuses().values(), within=20)
+        assert {row_id % 2: status for row_id, status in statuses().items()} == {0: "pending", 1: "claimed"}
+    assert len(staged) == 4
 
 
 def test_a_relay_ends_at_once_where_the_database_refuses_it(big_shop: Shop) -> None:
