@@ -69,7 +69,8 @@ class Forms:
 
     def __init__(self, change: Callable[[dict[str, Any], dict[str, Any], Any, Other], None]) -> None:
         self._change = change
-        self._forms: dict[tuple[Left, Other], Form | None] = {}  # None: one whose messages are read one by one
+        self._forms: dict[tuple[Left, Other], Form] = {}
+        self._singles: set[tuple[Left, Other]] = set()  # what no form can be made of
         self._latest: dict[str, Form] = {}  # by task: most of its messages are of one form
 
     def __len__(self) -> int:
@@ -77,6 +78,7 @@ class Forms:
 
     def clear(self) -> None:
         self._forms.clear()
+        self._singles.clear()
         self._latest.clear()
 
     def of(self, message: Message, other: Other) -> tuple[Form, list[bytes]] | None:
@@ -103,15 +105,17 @@ class Forms:
         if headers is None or properties is None:
             return None
         key = (headers, properties), other
-        if key in self._forms:
-            form = self._forms[key]
-        else:
-            form = self._make(key, first, len(texts))
-            if len(self._forms) >= MAX_FORMS:
-                self.clear()
-            self._forms[key] = form
+        form = self._forms.get(key)
         if form is None:
-            return None
+            if key in self._singles:
+                return None
+            form = self._make(key, first, len(texts))
+            if len(self._forms) + len(self._singles) >= MAX_FORMS:
+                self.clear()
+            if form is None:
+                self._singles.add(key)
+                return None
+            self._forms[key] = form
         self._latest[message.task] = form
         return form, texts
 

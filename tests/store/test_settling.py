@@ -336,6 +336,26 @@ def test_a_parked_row_that_is_rearmed_and_settled_is_not_parked_any_more(bench: 
     assert not bench.see(row.id).parked
 
 
+@pytest.mark.parametrize("task_id", ["é", "a" * 300])
+def test_done_is_done_whatever_the_task_is_called(bench: Bench, task_id: str) -> None:
+    row = run(bench)
+    bench.set(row.id, task_id=task_id)
+    settled = bench.settle(Settlement.done(delivery(row), task_id, "ignored: ünlikely"))
+    assert [one.status for one in settled.verdicts] == [Status.DONE]
+    seen = bench.see(row.id)
+    assert (seen.status, seen.error) == (Status.DONE, "ignored: ünlikely")
+
+
+@pytest.mark.parametrize("task_id", ["a\0b", "\ud800"])
+def test_a_report_on_a_task_that_no_row_can_have_changes_nothing_and_holds_up_no_other(
+    bench: Bench, task_id: str
+) -> None:
+    rows = [run(bench) for _ in range(2)]
+    settled = bench.settle(Settlement.done(delivery(rows[0]), task_id), done(rows[1]))
+    assert [one.why for one in settled.stale] == ["the task id is another"]
+    assert [one.row_id for one in settled.verdicts] == [rows[1].id]
+
+
 def test_five_hundred_outcomes_are_one_statement_or_two_on_sqlite(bench: Bench) -> None:
     bench.stage(500)
     rows = bench.claim(500)
