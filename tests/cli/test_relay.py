@@ -58,7 +58,10 @@ def test_shards_that_make_no_sense_are_refused(light_shop: Shop) -> None:
 def test_a_relay_claims_its_shards_alone(light_shop: Shop) -> None:
     light_shop.ok("migrate")
     staged = light_shop.stage(*["shop.charge"] * 4)
-    with running(light_shop, "outbox", "relay", "--shards", "1/2", until="started on"), light_shop.outbox_here() as here:
+    with (
+        running(light_shop, "outbox", "relay", "--shards", "1/2", until="started on"),
+        light_shop.outbox_here() as here,
+    ):
         store = here[0].store
         statuses = lambda: {row.id: row.status.value for row in store.ls()}  # noqa: E731
         eventually(lambda: "claimed" in statuses().values(), within=20)
