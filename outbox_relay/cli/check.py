@@ -144,7 +144,7 @@ def broker(app: Celery) -> Iterator[Finding]:
 
 def _connect(connection: Any, address: str) -> Iterator[Finding]:
     try:
-        connection.ensure_connection(max_retries=1, timeout=BROKER_TIMEOUT)
+        connection.ensure_connection(max_retries=1, interval_start=0, interval_step=0, timeout=BROKER_TIMEOUT)
     except (BrokerError, *connection.connection_errors, *connection.channel_errors, OSError, ImportError) as error:
         yield fault("broker", f"{address} cannot be reached: {first_line(error)}", "correct broker_url, or bring it up")
         return

@@ -5,15 +5,17 @@ from __future__ import annotations
 import difflib
 import re
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from outbox_relay import beat
 from outbox_relay.cli.output import confirmed, console, say
 from outbox_relay.cli.rows import count
-from outbox_relay.cli.session import Refused, open_outbox, open_store, require_broker_driver, verb
+from outbox_relay.cli.session import Refused, first_line, open_outbox, open_store, require_broker_driver, verb
 from outbox_relay.core.leases import rearmed
+from outbox_relay.errors import PublishError
+from outbox_relay.publish.reconnect import errand
 from outbox_relay.store.engine import Database, open_engine
 from outbox_relay.store.once import prune_markers
 
@@ -40,9 +42,18 @@ def rearm(queue: str | None, yes: bool) -> None:
     if queue is None:
         outbox.require_enabled()
         require_broker_driver(outbox.app)
-        options = {"queue": outbox.queues.relay, "exchange": "", "routing_key": outbox.queues.relay.name}
+        options: dict[str, Any] = {
+            "queue": outbox.queues.relay,
+            "exchange": "",
+            "routing_key": outbox.queues.relay.name,
+        }
         expires = outbox.settings.rearm_interval.total_seconds()
-        outbox.app.send_task(beat.REARM, expires=expires, ignore_result=True, retry=False, **options)
+        try:
+            with errand(outbox.app) as connection:
+                options |= {"connection": connection, "ignore_result": True, "retry": False}
+                outbox.app.send_task(beat.REARM, expires=expires, **options)
+        except PublishError as error:
+            raise Refused(f"the broker cannot be reached: {first_line(error)}") from error
         say("the relays have been asked to re-arm")
         return
     _rearm_queue(outbox, queue, yes=yes)
