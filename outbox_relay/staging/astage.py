@@ -107,15 +107,13 @@ class AsyncCapture(Capture):
 async def acapture(stager: Stager, given: Any, options: Options, bind: Any = None) -> AsyncIterator[None]:
     """Stage what is sent inside. See :meth:`outbox_relay.Outbox.acapture`."""
     refuse_eager(stager.app)
-    if stager.capturing is not None:
-        raise StagingError("outbox_shadow does not listen to async captures: leave them out of a rehearsal")
     target = accept_async(given)
     if not isinstance(target, (AsyncSession, AsyncConnection)):
         raise StagingError(
             "psycopg's async connections do not tell when they commit, so nothing can be captured on them: "
             "write await outbox.astage(connection, task.s(...))"
         )
-    sink = AsyncCapture(stager, _sync_side(target), options, bind)
+    sink = (stager.acapturing or AsyncCapture)(stager, _sync_side(target), options, bind)
     try:
         with diverted(sink):
             yield

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from celery.canvas import Signature
 
 from outbox_relay.errors import OutboxError
+from outbox_relay.staging.astage import AsyncCapture
 from outbox_relay.staging.capture import Capture
 from outbox_relay.staging.connections import enter
 from outbox_relay.staging.stage import Stager
@@ -39,21 +40,43 @@ class ShadowCapture(Capture):
         try:
             return super().wants(sending)
         except OutboxError as error:
-            self._stager.events.emit("shadow.refused", task=sending.name, reason=str(error))
+            self.tell(sending.name, error)
             return False
 
     def take(self, sent: Sent) -> None:
         try:
-            with _undone_alone(enter(self.target, self._bind).connection):
-                super().take(sent)
+            super().take(sent)
         except Exception as error:  # noqa: BLE001 - the errors of every driver; a rehearsal takes nothing away
-            self._stager.events.emit("shadow.refused", task=sent.task, reason=str(error).partition("\n")[0])
+            self.tell(sent.task, error)
+
+    def put(self, row: NewRow) -> None:
+        with _undone_alone(enter(self.target, self._bind).connection):
+            super().put(row)
+
+    def tell(self, task: str, error: Exception) -> None:
+        self._stager.events.emit("shadow.refused", task=task, reason=str(error).partition("\n")[0])
+
+
+class AsyncShadowCapture(ShadowCapture, AsyncCapture):
+    """Listens to async code; what it heard is staged when the transaction commits."""
+
+    def put(self, row: NewRow) -> None:
+        AsyncCapture.put(self, row)
+
+    def _insert(self, rows: list[NewRow]) -> None:
+        for row in rows:
+            try:
+                with _undone_alone(enter(self.target, self._bind).connection):
+                    super()._insert([row])
+            except Exception as error:  # noqa: BLE001 - as above
+                self.tell(row.common.task, error)
 
 
 class ShadowStager(Stager):
     """Stages rows that no relay will claim, and sends what they stand for as if there were no outbox."""
 
     capturing = ShadowCapture
+    acapturing = AsyncShadowCapture
 
     def __init__(self, *parts: Any, events: Events) -> None:
         super().__init__(*parts)

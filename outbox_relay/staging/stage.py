@@ -31,10 +31,11 @@ if TYPE_CHECKING:
 class Stager:
     """Stages for one outbox: the app builds the messages, the caller's connection takes the rows.
 
-    ``capturing`` makes the sink of a capture where it is not the usual one.
+    ``capturing`` makes the sink of a capture where it is not the usual one, and ``acapturing`` that of an async one.
     """
 
     capturing: ClassVar[Callable[..., Any] | None] = None
+    acapturing: ClassVar[Callable[..., Any] | None] = None
 
     def __init__(self, app: Celery, settings: Settings, tables: Tables, throttle: WakeThrottle) -> None:
         self.app = app

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -14,11 +15,11 @@ from celery.signals import before_task_publish
 from django.db import connection, transaction
 from kombu import Connection
 from kombu.exceptions import OperationalError
-from sqlalchemy.ext.asyncio import create_async_engine
+from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 
 from outbox_relay import Staged, StagingError
 from tests.staging.django_stand import configured, database
-from tests.staging.shop import DEAD_BROKER, Order, Shop, open_shop
+from tests.staging.shop import DEAD_BROKER, BoomError, Order, Shop, open_shop
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -124,12 +125,40 @@ def test_a_direct_send_that_fails_raises_as_ever(database_url: str) -> None:
 # -- other kinds of connection ------------------------------------------------------------------------------------
 
 
-def test_what_is_staged_by_await_is_sent_too(shop: Shop) -> None:
+def async_url(shop: Shop) -> sa.URL:
     url = sa.make_url(shop.url)
-    url = url.set(drivername=f"{url.get_backend_name()}+{'aiosqlite' if url.database.endswith('.db') else 'asyncpg'}")
+    return url.set(drivername={"sqlite": "sqlite+aiosqlite"}.get(url.get_backend_name(), "postgresql+asyncpg"))
+
+
+def test_an_async_capture_is_rehearsed(shop: Shop) -> None:
+    refused = told(shop)
+
+    async def main() -> None:
+        engine = create_async_engine(async_url(shop))
+        if engine.dialect.name == "sqlite":
+            shop.outbox.configure_sqlite(engine)
+        for number in (1, 2):  # the second one has other content under the same key
+            async with shop.outbox.begin(async_sessionmaker(engine), workflow_id="w") as session:
+                session.add(Order(name=str(number)))
+                shop.charge.delay(number)
+        with suppress(BoomError):
+            async with shop.outbox.begin(async_sessionmaker(engine)) as session:
+                session.add(Order(name="3"))
+                shop.charge.delay(3)
+                raise BoomError
+        await engine.dispose()
+
+    asyncio.run(main())
+    assert [json.loads(message.body)[0] for message in received(shop)] == [[1], [2], [3]]
+    assert len(refused) == 1
+    assert shop.orders() == {"1", "2"}
+    assert shop.row()["status"] == "cancelled"
+
+
+def test_what_is_staged_by_await_is_sent_too(shop: Shop) -> None:
 
     async def main() -> list[Staged]:
-        engine = create_async_engine(url)
+        engine = create_async_engine(async_url(shop))
         async with engine.begin() as connection:
             staged = [await shop.outbox.astage(connection, shop.charge.s(1))]
             await shop.outbox.astage_many(connection, (shop.charge.s(n) for n in (2, 3)))
