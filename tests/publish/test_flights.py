@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -9,6 +10,7 @@ from kombu import Exchange, Queue
 
 from outbox_relay.publish.confirms import LARGE, RabbitFlight
 from outbox_relay.publish.publisher import Outcome
+from tests.support.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -100,6 +102,17 @@ def test_an_exchange_that_is_deleted_while_batches_are_in_flight_is_made_again(r
         channel.exchange_delete("media")
     assert fly(rabbit, some(), some(), some()) == [[CONFIRMED] * 5] * 3
     assert set(rabbit.row_ids("video")) == set(range(1, 21))
+
+
+def test_a_flight_that_is_finished_late_counts_what_was_confirmed_in_time(rabbit: Bench) -> None:
+    assert rabbit.publish(rabbit.outs(1)) == [CONFIRMED]
+    begun = monotonic()
+    flight = rabbit.publisher.begin(rabbit.outs(5), timeout=0.2)
+    with rabbit.connection.channel() as channel:
+        eventually(
+            lambda: channel.queue_declare("work", passive=True).message_count == 6 and monotonic() - begun > 0.3, 10
+        )
+    assert [receipt.outcome for receipt in rabbit.publisher.finish(flight)] == [CONFIRMED] * 5
 
 
 def test_a_connection_that_is_cut_under_two_batches_loses_neither(slow_lane: Bench) -> None:
