@@ -40,7 +40,7 @@ class Item:
     @property
     def is_new(self) -> bool:
         """Whether nothing of it has left yet, and nothing is known of it: an earlier call may have begun with it."""
-        return self.outcome is None and not self.sent
+        return self.outcome is None and not self.sent and not self.returned
 
     def end(self, outcome: Outcome, detail: str = "") -> None:
         self.outcome, self.detail = outcome, detail
