@@ -167,6 +167,8 @@ def _run_on_cursor(connection: sa.Connection, text: str, parameters: Mapping[str
     try:
         cursor.execute(text, parameters)
         found: Sequence[Sequence[Any]] = cursor.fetchall()
+        if len(found) > 1:  # it would keep the result of a page for as long as the connection lives
+            connection.info[CURSORS].pop(text).close()
         return found
     except driver.Error as error:
         raise _wrapped(connection, text, parameters, error) from error
