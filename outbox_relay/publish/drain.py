@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from amqp import ChannelError
 from kombu import Connection
+from kombu.transport import virtual
 
 from outbox_relay.core.settlement import HEADER, Delivery
 from outbox_relay.errors import PublishError
@@ -151,7 +152,9 @@ class Drain:
         qos = self._link.channel.qos
         for one in reversed(held):
             if self._driver == "redis":
-                qos.restore_by_tag(one.message.delivery_tag)
+                tag = one.message.delivery_tag
+                qos.restore_by_tag(tag)
+                virtual.QoS.ack(qos, tag)  # else it is restored again at the end, out of the hands of who has it then
             else:
                 one.message.requeue()
 

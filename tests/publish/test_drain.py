@@ -60,6 +60,26 @@ def test_what_is_in_hand_when_the_connection_ends_is_the_queues_again(bench: Ben
     assert bench.row_ids(QUEUE) == rows
 
 
+def test_what_was_given_back_is_not_given_back_again_when_somebody_has_it(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the giving back and the end of the connection, a worker may take it."""
+    rows = fill(bench, 3)
+    drain = Drain(bench.app, QUEUE)
+    drain.open()
+    drain.take(3)
+    close, hands = drain._link.close, []
+
+    def close_late() -> None:
+        hands.append(worker.basic_get(QUEUE))
+        close()
+
+    monkeypatch.setattr(drain._link, "close", close_late)
+    worker = bench.connection.channel()
+    drain.give_back()
+    assert bench.row_ids(QUEUE) == rows[sum(message is not None for message in hands) :]
+
+
 def test_there_is_nothing_to_take_from_a_queue_that_is_not_there(bench: Bench) -> None:
     drain = Drain(bench.app, "nowhere")
     assert drain.open() == 0
