@@ -71,7 +71,7 @@ class Outbox:
                 connection.exec_driver_sql(ROWS.format(**fields))
         self.store.governing.pause(Scope.WORKFLOW, HELD)
         with self.store.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-            connection.exec_driver_sql("VACUUM ANALYZE outbox_row")
+            connection.exec_driver_sql("VACUUM ANALYZE")
         self.me = uuid.uuid4()
 
     def settle_down(self) -> tuple[float, float]:

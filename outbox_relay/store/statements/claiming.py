@@ -13,6 +13,7 @@ from outbox_relay.store.statements.directives import governed, named, owned, per
 from outbox_relay.store.statements.parts import cleared, due, number, statement
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from datetime import datetime
 
     from outbox_relay.store.schema import Tables
@@ -119,23 +120,34 @@ def _with_strangers(tables: Tables, dialect: str) -> sa.Subquery:
     return sa.union_all(sa.select(names), others).subquery("registry")
 
 
-def _known(registry: sa.FromClause, dialect: str, narrow: Narrow) -> sa.FromClause:
-    """The namespaces to look at, each with the instant to look from: its own mark, or the one of all that have none.
+def _active(registry: sa.FromClause, dialect: str, narrow: Narrow, rows_of: Callable[..., sa.Select[Any]]) -> sa.CTE:
+    """At most ``limit`` namespaces with due rows, in the order of their turn, each with the instant to look from.
 
-    Without a join, which would compare each namespace with each mark.
+    That is its own mark, or the one of all that have none. Both are asked apart, since a join would compare each
+    namespace with each mark; and the latter in two parts, each in the order of the registry's key, so that
+    no more of them are asked than may have a turn. What asks is a subquery and no EXISTS, which would become a join.
     """
+    limit, turn = sa.bindparam("limit", type_=sa.BigInteger()), sa.bindparam("turn", type_=sa.Text())
     marks = given(dialect, "marks", namespace=sa.Text(), since=Instant())
     floor = sa.bindparam("since", type_=Instant())
-    parts = [
-        sa.select(registry.c.namespace, floor.label("since")).where(
-            registry.c.namespace.not_in(sa.select(marks.c.namespace))
-        ),
-        sa.select(marks.c.namespace, marks.c.since),
-    ]
-    if narrow.guarded:
-        closed = named(dialect, "closed")
-        parts = [part.where(part.selected_columns.namespace.not_in(closed)) for part in parts]
-    return sa.union_all(*parts).subquery("known")
+    unmarked = sa.select(registry.c.namespace, floor.label("since")).where(
+        registry.c.namespace.not_in(sa.select(marks.c.namespace))
+    )
+    marked = sa.select(marks.c.namespace, marks.c.since)
+    parts = {
+        "after": unmarked.where(registry.c.namespace > turn),
+        "upto": unmarked.where(registry.c.namespace <= turn),
+        "marked": marked,
+    }
+    found = []
+    for name, part in parts.items():
+        known = part.subquery(name)
+        open_ = [known.c.namespace.not_in(named(dialect, "closed"))] if narrow.guarded else []
+        first = rows_of(known).limit(number(1)).correlate(known).scalar_subquery()
+        due_ones = sa.select(known).where(*open_, first.is_not(None))
+        found.append(sa.select(due_ones.order_by(known.c.namespace).limit(limit).subquery(f"{name}_due")))
+    every = sa.union_all(*found).subquery("found")
+    return sa.select(every).order_by(every.c.namespace <= turn, every.c.namespace).limit(limit).cte("active")
 
 
 @statement
@@ -152,24 +164,22 @@ def due_namespaces(tables: Tables, dialect: str, narrow: Narrow = WIDE, stranger
     registry: sa.FromClause = _with_strangers(tables, dialect) if strangers else namespace
     limit = sa.bindparam("limit", type_=sa.BigInteger())
     turn = sa.bindparam("turn", type_=sa.Text())
-    known = _known(registry, dialect, narrow)
 
     def rows_of(source: sa.FromClause) -> sa.Select[Any]:
-        return sa.select(number(1).label("one")).where(
-            due(tables),
-            row.c.namespace == source.c.namespace,
-            row.c.visible_after <= now(),
-            row.c.visible_after >= source.c.since,
-            *narrow.to(row, dialect),
+        """In the order of the due index of the namespace, so that no plan goes by another one."""
+        return (
+            sa.select(number(1).label("one"))
+            .where(
+                due(tables),
+                row.c.namespace == source.c.namespace,
+                row.c.visible_after <= now(),
+                row.c.visible_after >= source.c.since,
+                *narrow.to(row, dialect),
+            )
+            .order_by(row.c.visible_after, row.c.id)
         )
 
-    active = (
-        sa.select(known.c.namespace, known.c.since)
-        .where(rows_of(known).correlate(known).exists())
-        .order_by(known.c.namespace <= turn, known.c.namespace)
-        .limit(limit)
-        .cte("active")
-    )
+    active = _active(registry, dialect, narrow, rows_of)
     actives = sa.func.count(type_=sa.BigInteger())
     part = (limit + actives - number(1)) // sa.func.nullif(actives, number(0))  # rounded up
     cap = sa.select(part * number(COUNTED_PARTS)).select_from(active).scalar_subquery()

@@ -1,13 +1,34 @@
 WITH active AS
-(SELECT known.namespace AS namespace, known.since AS since
+(SELECT found.namespace AS namespace, found.since AS since
+FROM (SELECT after_due.namespace AS namespace, after_due.since AS since
+FROM (SELECT after.namespace AS namespace, after.since AS since
 FROM (SELECT outbox_namespace.namespace AS namespace, %(since)s::TIMESTAMP WITH TIME ZONE AS since
 FROM outbox_namespace
 WHERE (outbox_namespace.namespace NOT IN (SELECT marks.namespace
-FROM unnest(%(marks_namespace)s::TEXT[], %(marks_since)s::TIMESTAMP WITH TIME ZONE[]) AS marks(namespace, since))) UNION ALL SELECT marks.namespace AS namespace, marks.since AS since
-FROM unnest(%(marks_namespace)s::TEXT[], %(marks_since)s::TIMESTAMP WITH TIME ZONE[]) AS marks(namespace, since)) AS known
-WHERE EXISTS (SELECT 1 AS one
+FROM unnest(%(marks_namespace)s::TEXT[], %(marks_since)s::TIMESTAMP WITH TIME ZONE[]) AS marks(namespace, since))) AND outbox_namespace.namespace > %(turn)s::VARCHAR) AS after
+WHERE (SELECT 1 AS one
 FROM outbox_row
-WHERE outbox_row.status = 'pending' AND NOT outbox_row.parked AND outbox_row.namespace = known.namespace AND outbox_row.visible_after <= statement_timestamp() AND outbox_row.visible_after >= known.since) ORDER BY known.namespace <= %(turn)s::VARCHAR, known.namespace
+WHERE outbox_row.status = 'pending' AND NOT outbox_row.parked AND outbox_row.namespace = after.namespace AND outbox_row.visible_after <= statement_timestamp() AND outbox_row.visible_after >= after.since ORDER BY outbox_row.visible_after, outbox_row.id
+ LIMIT 1) IS NOT NULL ORDER BY after.namespace
+ LIMIT %(limit)s::BIGINT) AS after_due UNION ALL SELECT upto_due.namespace AS namespace, upto_due.since AS since
+FROM (SELECT upto.namespace AS namespace, upto.since AS since
+FROM (SELECT outbox_namespace.namespace AS namespace, %(since)s::TIMESTAMP WITH TIME ZONE AS since
+FROM outbox_namespace
+WHERE (outbox_namespace.namespace NOT IN (SELECT marks.namespace
+FROM unnest(%(marks_namespace)s::TEXT[], %(marks_since)s::TIMESTAMP WITH TIME ZONE[]) AS marks(namespace, since))) AND outbox_namespace.namespace <= %(turn)s::VARCHAR) AS upto
+WHERE (SELECT 1 AS one
+FROM outbox_row
+WHERE outbox_row.status = 'pending' AND NOT outbox_row.parked AND outbox_row.namespace = upto.namespace AND outbox_row.visible_after <= statement_timestamp() AND outbox_row.visible_after >= upto.since ORDER BY outbox_row.visible_after, outbox_row.id
+ LIMIT 1) IS NOT NULL ORDER BY upto.namespace
+ LIMIT %(limit)s::BIGINT) AS upto_due UNION ALL SELECT marked_due.namespace AS namespace, marked_due.since AS since
+FROM (SELECT marked.namespace AS namespace, marked.since AS since
+FROM (SELECT marks.namespace AS namespace, marks.since AS since
+FROM unnest(%(marks_namespace)s::TEXT[], %(marks_since)s::TIMESTAMP WITH TIME ZONE[]) AS marks(namespace, since)) AS marked
+WHERE (SELECT 1 AS one
+FROM outbox_row
+WHERE outbox_row.status = 'pending' AND NOT outbox_row.parked AND outbox_row.namespace = marked.namespace AND outbox_row.visible_after <= statement_timestamp() AND outbox_row.visible_after >= marked.since ORDER BY outbox_row.visible_after, outbox_row.id
+ LIMIT 1) IS NOT NULL ORDER BY marked.namespace
+ LIMIT %(limit)s::BIGINT) AS marked_due) AS found ORDER BY found.namespace <= %(turn)s::VARCHAR, found.namespace
  LIMIT %(limit)s::BIGINT)
  SELECT look.now, look.namespaces, look.governed, counted.namespace, counted.rows
 FROM (SELECT statement_timestamp() AS now, (SELECT count(*) AS count_1
@@ -17,7 +38,7 @@ WHERE outbox_namespace.placement != 'unplaced' OR outbox_namespace.max_in_flight
 FROM outbox_hold)) AS anon_1) AS governed) AS look LEFT OUTER JOIN (SELECT active.namespace AS namespace, (SELECT count(*) AS count_2
 FROM (SELECT 1 AS one
 FROM outbox_row
-WHERE outbox_row.status = 'pending' AND NOT outbox_row.parked AND outbox_row.namespace = active.namespace AND outbox_row.visible_after <= statement_timestamp() AND outbox_row.visible_after >= active.since
+WHERE outbox_row.status = 'pending' AND NOT outbox_row.parked AND outbox_row.namespace = active.namespace AND outbox_row.visible_after <= statement_timestamp() AND outbox_row.visible_after >= active.since ORDER BY outbox_row.visible_after, outbox_row.id
  LIMIT (SELECT (FLOOR(((%(limit)s::BIGINT + count(*)) - 1) / nullif(count(*), 0))) * 10 AS anon_2
 FROM active)) AS "some") AS rows
 FROM active) AS counted ON true ORDER BY counted.namespace <= %(turn)s::VARCHAR, counted.namespace

@@ -1,20 +1,49 @@
 WITH active AS
-(SELECT known.namespace AS namespace, known.since AS since
+(SELECT found.namespace AS namespace, found.since AS since
+FROM (SELECT after_due.namespace AS namespace, after_due.since AS since
+FROM (SELECT after.namespace AS namespace, after.since AS since
 FROM (SELECT outbox_namespace.namespace AS namespace, %(since)s::TIMESTAMP WITH TIME ZONE AS since
 FROM outbox_namespace
 WHERE (outbox_namespace.namespace NOT IN (SELECT marks.namespace
-FROM unnest(%(marks_namespace)s::TEXT[], %(marks_since)s::TIMESTAMP WITH TIME ZONE[]) AS marks(namespace, since))) AND (outbox_namespace.namespace NOT IN (SELECT closed.value
-FROM unnest(%(closed_value)s::TEXT[]) AS closed(value))) UNION ALL SELECT marks.namespace AS namespace, marks.since AS since
-FROM unnest(%(marks_namespace)s::TEXT[], %(marks_since)s::TIMESTAMP WITH TIME ZONE[]) AS marks(namespace, since)
-WHERE (marks.namespace NOT IN (SELECT closed.value
-FROM unnest(%(closed_value)s::TEXT[]) AS closed(value)))) AS known
-WHERE EXISTS (SELECT 1 AS one
+FROM unnest(%(marks_namespace)s::TEXT[], %(marks_since)s::TIMESTAMP WITH TIME ZONE[]) AS marks(namespace, since))) AND outbox_namespace.namespace > %(turn)s::VARCHAR) AS after
+WHERE (after.namespace NOT IN (SELECT closed.value
+FROM unnest(%(closed_value)s::TEXT[]) AS closed(value))) AND (SELECT 1 AS one
 FROM outbox_row
-WHERE outbox_row.status = 'pending' AND NOT outbox_row.parked AND outbox_row.namespace = known.namespace AND outbox_row.visible_after <= statement_timestamp() AND outbox_row.visible_after >= known.since AND outbox_row.id %% %(shards)s::BIGINT BETWEEN %(first_shard)s::BIGINT AND %(last_shard)s::BIGINT AND (outbox_row.workflow_id IS NULL OR (outbox_row.workflow_id NOT IN (SELECT workflows.value
+WHERE outbox_row.status = 'pending' AND NOT outbox_row.parked AND outbox_row.namespace = after.namespace AND outbox_row.visible_after <= statement_timestamp() AND outbox_row.visible_after >= after.since AND outbox_row.id %% %(shards)s::BIGINT BETWEEN %(first_shard)s::BIGINT AND %(last_shard)s::BIGINT AND (outbox_row.workflow_id IS NULL OR (outbox_row.workflow_id NOT IN (SELECT workflows.value
 FROM unnest(%(workflows_value)s::TEXT[]) AS workflows(value)))) AND (outbox_row.task NOT IN (SELECT tasks.value
 FROM unnest(%(tasks_value)s::TEXT[]) AS tasks(value))) AND NOT (outbox_row.namespace IN (SELECT pinned.value
 FROM unnest(%(pinned_value)s::TEXT[]) AS pinned(value)) AND ((outbox_row.namespace || ' ' || CASE WHEN (outbox_row.node IS NULL) THEN ':' || outbox_row.task_queue ELSE '@' || outbox_row.node END) NOT IN (SELECT openings.value
-FROM unnest(%(openings_value)s::TEXT[]) AS openings(value))))) ORDER BY known.namespace <= %(turn)s::VARCHAR, known.namespace
+FROM unnest(%(openings_value)s::TEXT[]) AS openings(value)))) ORDER BY outbox_row.visible_after, outbox_row.id
+ LIMIT 1) IS NOT NULL ORDER BY after.namespace
+ LIMIT %(limit)s::BIGINT) AS after_due UNION ALL SELECT upto_due.namespace AS namespace, upto_due.since AS since
+FROM (SELECT upto.namespace AS namespace, upto.since AS since
+FROM (SELECT outbox_namespace.namespace AS namespace, %(since)s::TIMESTAMP WITH TIME ZONE AS since
+FROM outbox_namespace
+WHERE (outbox_namespace.namespace NOT IN (SELECT marks.namespace
+FROM unnest(%(marks_namespace)s::TEXT[], %(marks_since)s::TIMESTAMP WITH TIME ZONE[]) AS marks(namespace, since))) AND outbox_namespace.namespace <= %(turn)s::VARCHAR) AS upto
+WHERE (upto.namespace NOT IN (SELECT closed.value
+FROM unnest(%(closed_value)s::TEXT[]) AS closed(value))) AND (SELECT 1 AS one
+FROM outbox_row
+WHERE outbox_row.status = 'pending' AND NOT outbox_row.parked AND outbox_row.namespace = upto.namespace AND outbox_row.visible_after <= statement_timestamp() AND outbox_row.visible_after >= upto.since AND outbox_row.id %% %(shards)s::BIGINT BETWEEN %(first_shard)s::BIGINT AND %(last_shard)s::BIGINT AND (outbox_row.workflow_id IS NULL OR (outbox_row.workflow_id NOT IN (SELECT workflows.value
+FROM unnest(%(workflows_value)s::TEXT[]) AS workflows(value)))) AND (outbox_row.task NOT IN (SELECT tasks.value
+FROM unnest(%(tasks_value)s::TEXT[]) AS tasks(value))) AND NOT (outbox_row.namespace IN (SELECT pinned.value
+FROM unnest(%(pinned_value)s::TEXT[]) AS pinned(value)) AND ((outbox_row.namespace || ' ' || CASE WHEN (outbox_row.node IS NULL) THEN ':' || outbox_row.task_queue ELSE '@' || outbox_row.node END) NOT IN (SELECT openings.value
+FROM unnest(%(openings_value)s::TEXT[]) AS openings(value)))) ORDER BY outbox_row.visible_after, outbox_row.id
+ LIMIT 1) IS NOT NULL ORDER BY upto.namespace
+ LIMIT %(limit)s::BIGINT) AS upto_due UNION ALL SELECT marked_due.namespace AS namespace, marked_due.since AS since
+FROM (SELECT marked.namespace AS namespace, marked.since AS since
+FROM (SELECT marks.namespace AS namespace, marks.since AS since
+FROM unnest(%(marks_namespace)s::TEXT[], %(marks_since)s::TIMESTAMP WITH TIME ZONE[]) AS marks(namespace, since)) AS marked
+WHERE (marked.namespace NOT IN (SELECT closed.value
+FROM unnest(%(closed_value)s::TEXT[]) AS closed(value))) AND (SELECT 1 AS one
+FROM outbox_row
+WHERE outbox_row.status = 'pending' AND NOT outbox_row.parked AND outbox_row.namespace = marked.namespace AND outbox_row.visible_after <= statement_timestamp() AND outbox_row.visible_after >= marked.since AND outbox_row.id %% %(shards)s::BIGINT BETWEEN %(first_shard)s::BIGINT AND %(last_shard)s::BIGINT AND (outbox_row.workflow_id IS NULL OR (outbox_row.workflow_id NOT IN (SELECT workflows.value
+FROM unnest(%(workflows_value)s::TEXT[]) AS workflows(value)))) AND (outbox_row.task NOT IN (SELECT tasks.value
+FROM unnest(%(tasks_value)s::TEXT[]) AS tasks(value))) AND NOT (outbox_row.namespace IN (SELECT pinned.value
+FROM unnest(%(pinned_value)s::TEXT[]) AS pinned(value)) AND ((outbox_row.namespace || ' ' || CASE WHEN (outbox_row.node IS NULL) THEN ':' || outbox_row.task_queue ELSE '@' || outbox_row.node END) NOT IN (SELECT openings.value
+FROM unnest(%(openings_value)s::TEXT[]) AS openings(value)))) ORDER BY outbox_row.visible_after, outbox_row.id
+ LIMIT 1) IS NOT NULL ORDER BY marked.namespace
+ LIMIT %(limit)s::BIGINT) AS marked_due) AS found ORDER BY found.namespace <= %(turn)s::VARCHAR, found.namespace
  LIMIT %(limit)s::BIGINT)
  SELECT look.now, look.namespaces, look.governed, counted.namespace, counted.rows
 FROM (SELECT statement_timestamp() AS now, (SELECT count(*) AS count_1
@@ -28,7 +57,7 @@ WHERE outbox_row.status = 'pending' AND NOT outbox_row.parked AND outbox_row.nam
 FROM unnest(%(workflows_value)s::TEXT[]) AS workflows(value)))) AND (outbox_row.task NOT IN (SELECT tasks.value
 FROM unnest(%(tasks_value)s::TEXT[]) AS tasks(value))) AND NOT (outbox_row.namespace IN (SELECT pinned.value
 FROM unnest(%(pinned_value)s::TEXT[]) AS pinned(value)) AND ((outbox_row.namespace || ' ' || CASE WHEN (outbox_row.node IS NULL) THEN ':' || outbox_row.task_queue ELSE '@' || outbox_row.node END) NOT IN (SELECT openings.value
-FROM unnest(%(openings_value)s::TEXT[]) AS openings(value))))
+FROM unnest(%(openings_value)s::TEXT[]) AS openings(value)))) ORDER BY outbox_row.visible_after, outbox_row.id
  LIMIT (SELECT (FLOOR(((%(limit)s::BIGINT + count(*)) - 1) / nullif(count(*), 0))) * 10 AS anon_2
 FROM active)) AS "some") AS rows
 FROM active) AS counted ON true ORDER BY counted.namespace <= %(turn)s::VARCHAR, counted.namespace

@@ -1,20 +1,17 @@
 WITH active AS
-(SELECT known.namespace AS namespace, known.since AS since
+(SELECT found.namespace AS namespace, found.since AS since
+FROM (SELECT after_due.namespace AS namespace, after_due.since AS since
+FROM (SELECT "after".namespace AS namespace, "after".since AS since
 FROM (SELECT outbox_namespace.namespace AS namespace, ? AS since
 FROM outbox_namespace
 WHERE (outbox_namespace.namespace NOT IN (SELECT marks.namespace
 FROM (SELECT json_extract(marks_items.value, '$[0]') AS namespace, json_extract(marks_items.value, '$[1]') AS since
-FROM json_each(?) AS marks_items) AS marks)) AND (outbox_namespace.namespace NOT IN (SELECT closed.value
+FROM json_each(?) AS marks_items) AS marks)) AND outbox_namespace.namespace > ?) AS "after"
+WHERE ("after".namespace NOT IN (SELECT closed.value
 FROM (SELECT json_extract(closed_items.value, '$[0]') AS value
-FROM json_each(?) AS closed_items) AS closed)) UNION ALL SELECT marks.namespace AS namespace, marks.since AS since
-FROM (SELECT json_extract(marks_items.value, '$[0]') AS namespace, json_extract(marks_items.value, '$[1]') AS since
-FROM json_each(?) AS marks_items) AS marks
-WHERE (marks.namespace NOT IN (SELECT closed.value
-FROM (SELECT json_extract(closed_items.value, '$[0]') AS value
-FROM json_each(?) AS closed_items) AS closed))) AS known
-WHERE EXISTS (SELECT 1 AS one
+FROM json_each(?) AS closed_items) AS closed)) AND (SELECT 1 AS one
 FROM outbox_row
-WHERE outbox_row.status = 'pending' AND outbox_row.parked = 0 AND outbox_row.namespace = known.namespace AND outbox_row.visible_after <= strftime('%Y-%m-%d %H:%M:%f', 'now') || '000' AND outbox_row.visible_after >= known.since AND outbox_row.id % ? BETWEEN ? AND ? AND (outbox_row.workflow_id IS NULL OR (outbox_row.workflow_id NOT IN (SELECT workflows.value
+WHERE outbox_row.status = 'pending' AND outbox_row.parked = 0 AND outbox_row.namespace = "after".namespace AND outbox_row.visible_after <= strftime('%Y-%m-%d %H:%M:%f', 'now') || '000' AND outbox_row.visible_after >= "after".since AND outbox_row.id % ? BETWEEN ? AND ? AND (outbox_row.workflow_id IS NULL OR (outbox_row.workflow_id NOT IN (SELECT workflows.value
 FROM (SELECT json_extract(workflows_items.value, '$[0]') AS value
 FROM json_each(?) AS workflows_items) AS workflows))) AND (outbox_row.task NOT IN (SELECT tasks.value
 FROM (SELECT json_extract(tasks_items.value, '$[0]') AS value
@@ -22,7 +19,49 @@ FROM json_each(?) AS tasks_items) AS tasks)) AND NOT (outbox_row.namespace IN (S
 FROM (SELECT json_extract(pinned_items.value, '$[0]') AS value
 FROM json_each(?) AS pinned_items) AS pinned) AND ((outbox_row.namespace || ' ' || CASE WHEN (outbox_row.node IS NULL) THEN ':' || outbox_row.task_queue ELSE '@' || outbox_row.node END) NOT IN (SELECT openings.value
 FROM (SELECT json_extract(openings_items.value, '$[0]') AS value
-FROM json_each(?) AS openings_items) AS openings)))) ORDER BY known.namespace <= ?, known.namespace
+FROM json_each(?) AS openings_items) AS openings))) ORDER BY outbox_row.visible_after, outbox_row.id
+ LIMIT 1 OFFSET ?) IS NOT NULL ORDER BY "after".namespace
+ LIMIT ? OFFSET ?) AS after_due UNION ALL SELECT upto_due.namespace AS namespace, upto_due.since AS since
+FROM (SELECT upto.namespace AS namespace, upto.since AS since
+FROM (SELECT outbox_namespace.namespace AS namespace, ? AS since
+FROM outbox_namespace
+WHERE (outbox_namespace.namespace NOT IN (SELECT marks.namespace
+FROM (SELECT json_extract(marks_items.value, '$[0]') AS namespace, json_extract(marks_items.value, '$[1]') AS since
+FROM json_each(?) AS marks_items) AS marks)) AND outbox_namespace.namespace <= ?) AS upto
+WHERE (upto.namespace NOT IN (SELECT closed.value
+FROM (SELECT json_extract(closed_items.value, '$[0]') AS value
+FROM json_each(?) AS closed_items) AS closed)) AND (SELECT 1 AS one
+FROM outbox_row
+WHERE outbox_row.status = 'pending' AND outbox_row.parked = 0 AND outbox_row.namespace = upto.namespace AND outbox_row.visible_after <= strftime('%Y-%m-%d %H:%M:%f', 'now') || '000' AND outbox_row.visible_after >= upto.since AND outbox_row.id % ? BETWEEN ? AND ? AND (outbox_row.workflow_id IS NULL OR (outbox_row.workflow_id NOT IN (SELECT workflows.value
+FROM (SELECT json_extract(workflows_items.value, '$[0]') AS value
+FROM json_each(?) AS workflows_items) AS workflows))) AND (outbox_row.task NOT IN (SELECT tasks.value
+FROM (SELECT json_extract(tasks_items.value, '$[0]') AS value
+FROM json_each(?) AS tasks_items) AS tasks)) AND NOT (outbox_row.namespace IN (SELECT pinned.value
+FROM (SELECT json_extract(pinned_items.value, '$[0]') AS value
+FROM json_each(?) AS pinned_items) AS pinned) AND ((outbox_row.namespace || ' ' || CASE WHEN (outbox_row.node IS NULL) THEN ':' || outbox_row.task_queue ELSE '@' || outbox_row.node END) NOT IN (SELECT openings.value
+FROM (SELECT json_extract(openings_items.value, '$[0]') AS value
+FROM json_each(?) AS openings_items) AS openings))) ORDER BY outbox_row.visible_after, outbox_row.id
+ LIMIT 1 OFFSET ?) IS NOT NULL ORDER BY upto.namespace
+ LIMIT ? OFFSET ?) AS upto_due UNION ALL SELECT marked_due.namespace AS namespace, marked_due.since AS since
+FROM (SELECT marked.namespace AS namespace, marked.since AS since
+FROM (SELECT marks.namespace AS namespace, marks.since AS since
+FROM (SELECT json_extract(marks_items.value, '$[0]') AS namespace, json_extract(marks_items.value, '$[1]') AS since
+FROM json_each(?) AS marks_items) AS marks) AS marked
+WHERE (marked.namespace NOT IN (SELECT closed.value
+FROM (SELECT json_extract(closed_items.value, '$[0]') AS value
+FROM json_each(?) AS closed_items) AS closed)) AND (SELECT 1 AS one
+FROM outbox_row
+WHERE outbox_row.status = 'pending' AND outbox_row.parked = 0 AND outbox_row.namespace = marked.namespace AND outbox_row.visible_after <= strftime('%Y-%m-%d %H:%M:%f', 'now') || '000' AND outbox_row.visible_after >= marked.since AND outbox_row.id % ? BETWEEN ? AND ? AND (outbox_row.workflow_id IS NULL OR (outbox_row.workflow_id NOT IN (SELECT workflows.value
+FROM (SELECT json_extract(workflows_items.value, '$[0]') AS value
+FROM json_each(?) AS workflows_items) AS workflows))) AND (outbox_row.task NOT IN (SELECT tasks.value
+FROM (SELECT json_extract(tasks_items.value, '$[0]') AS value
+FROM json_each(?) AS tasks_items) AS tasks)) AND NOT (outbox_row.namespace IN (SELECT pinned.value
+FROM (SELECT json_extract(pinned_items.value, '$[0]') AS value
+FROM json_each(?) AS pinned_items) AS pinned) AND ((outbox_row.namespace || ' ' || CASE WHEN (outbox_row.node IS NULL) THEN ':' || outbox_row.task_queue ELSE '@' || outbox_row.node END) NOT IN (SELECT openings.value
+FROM (SELECT json_extract(openings_items.value, '$[0]') AS value
+FROM json_each(?) AS openings_items) AS openings))) ORDER BY outbox_row.visible_after, outbox_row.id
+ LIMIT 1 OFFSET ?) IS NOT NULL ORDER BY marked.namespace
+ LIMIT ? OFFSET ?) AS marked_due) AS found ORDER BY found.namespace <= ?, found.namespace
  LIMIT ? OFFSET ?)
  SELECT look.now, look.namespaces, look.governed, counted.namespace, counted.rows
 FROM (SELECT strftime('%Y-%m-%d %H:%M:%f', 'now') || '000' AS now, (SELECT count(*) AS count_1
@@ -40,7 +79,7 @@ FROM json_each(?) AS tasks_items) AS tasks)) AND NOT (outbox_row.namespace IN (S
 FROM (SELECT json_extract(pinned_items.value, '$[0]') AS value
 FROM json_each(?) AS pinned_items) AS pinned) AND ((outbox_row.namespace || ' ' || CASE WHEN (outbox_row.node IS NULL) THEN ':' || outbox_row.task_queue ELSE '@' || outbox_row.node END) NOT IN (SELECT openings.value
 FROM (SELECT json_extract(openings_items.value, '$[0]') AS value
-FROM json_each(?) AS openings_items) AS openings)))
+FROM json_each(?) AS openings_items) AS openings))) ORDER BY outbox_row.visible_after, outbox_row.id
  LIMIT (SELECT (FLOOR(((? + count(*)) - 1) / nullif(count(*), 0))) * 10 AS anon_2
 FROM active) OFFSET ?) AS some) AS rows
 FROM active) AS counted ON 1 = 1 ORDER BY counted.namespace <= ?, counted.namespace
