@@ -62,7 +62,7 @@ class Claims:
 
     @property
     def at_quota(self) -> frozenset[str]:
-        return self._fair.at_quota
+        return self._fair.at_quota if self._governed else frozenset()
 
     def look_around(self) -> None:
         """Note which workers live before any beacon is read that tells nothing of the others."""

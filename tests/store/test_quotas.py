@@ -92,8 +92,12 @@ def test_a_quota_changes_while_relays_run(bench: Bench) -> None:
     assert len(claim(bench, store)) == 8
     quota(bench, "acme", 4)
     assert claim(bench, store) == []
+    assert store.at_quota == {"acme"}
     quota(bench, "acme", UNLIMITED)
-    assert len(claim(bench, store)) == 30
+    assert len(claim(bench, store, 29)) == 29
+    quota(bench, "acme", None)
+    assert len(claim(bench, store)) == 1
+    assert store.at_quota == frozenset()
 
 
 def test_a_change_is_obeyed_within_the_life_of_what_was_read(bench: Bench) -> None:
