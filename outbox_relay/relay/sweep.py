@@ -23,6 +23,7 @@ from outbox_relay.publish.envelope import outgoing
 from outbox_relay.publish.receipts import Outcome
 from outbox_relay.relay.circuits import Circuits
 from outbox_relay.relay.outages import Outage
+from outbox_relay.relay.plain import Scribe
 from outbox_relay.relay.states import States
 
 if TYPE_CHECKING:
@@ -92,6 +93,7 @@ class Sweep:
         self._clock = clock
         self._new_namespace = new_namespace
         self._namespaces = {DEFAULT_NAMESPACE}
+        self._scribe = Scribe(parts)
         self._circuits = Circuits(parts.events, clock)
         self._states = States(parts.events, clock)
         self._store_outage = Outage(parts.outages.voice(), "store")
@@ -159,11 +161,11 @@ class Sweep:
                 self._writes.append(partial(self._mark, [published], lapses))
         if not self._publisher.connected:
             self._doubts.clear()
-
-    def _publish(self, load: Load) -> None:
         long_ago = self._clock() - self._leases.queue.total_seconds()
         for row_id in [row_id for row_id, (_, lapses) in self._doubts.items() if lapses < long_ago]:
             del self._doubts[row_id]  # not every broker ever says
+
+    def _publish(self, load: Load) -> None:
         """Begin to publish a batch, and land the one before it: the broker has work while that one is written down."""
         self._pulse_at = self._clock() + PULSE
         air = None
@@ -265,7 +267,17 @@ class Sweep:
         if batch:
             self._events.emit("sweep.claimed", rows=len(batch))
         until = begun + self._leases.publishing_time.total_seconds()
-        return self._prepare(batch, Load(until, begun + lease.total_seconds(), batch.more, untidy))
+        load = Load(until, begun + lease.total_seconds(), batch.more, untidy)
+        return self._prepare(self._write_out(batch, load), load)
+
+    def _write_out(self, batch: Sequence[ClaimedRow], load: Load) -> Sequence[ClaimedRow]:
+        """Make the messages of rows that plain SQL inserted."""
+        written = self._scribe.write_out(batch)
+        for row, reason in written.failed:
+            load.claims[row.id] = row.claim
+            self._cannot_send(load, row.id, row.message.task, reason)
+        self._release([row.claim for row in written.early], "their queue is known now, and decides where they may go")
+        return written.rows
 
     def _prepare(self, rows: Sequence[ClaimedRow], load: Load) -> Load:
         parts, on_publish = self._parts, self._settings.settle_on == "publish"
