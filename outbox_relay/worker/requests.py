@@ -118,11 +118,11 @@ class Settling:
     # -- what Celery does without the pool ---------------------------------------------------------------------------
 
     def _announce_revoked(self, reason: str, *args: Any, **kwargs: Any) -> Any:
-        self.outbox_ending = True
+        before, self.outbox_ending = self.outbox_ending, True
         try:
             return super()._announce_revoked(reason, *args, **kwargs)  # type: ignore[misc]
         finally:
-            self.outbox_ending = False
+            self.outbox_ending = before
             if self.outbox_job is not None:
                 self.outbox_desk.end(self.outbox_job, outcomes.of_revoke, reason)
                 keep_awake()
