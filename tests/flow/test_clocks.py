@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +29,9 @@ def wrong(request: pytest.FixtureRequest) -> Iterator[Launcher]:
     """Starts processes whose clock goes right, and is wrong. Their monotonic clock is the machine's."""
     launcher = Launcher(LD_PRELOAD=str(LIBRARY), FAKETIME=request.param, FAKETIME_DONT_FAKE_MONOTONIC="1")
     launcher.shift = request.param  # type: ignore[attr-defined]
+    code, env = "import time; print(time.time())", {**os.environ, **launcher.env}
+    told = subprocess.run([sys.executable, "-c", code], env=env, check=True, capture_output=True, text=True).stdout
+    assert 590 < abs(float(told) - time.time()) < 610, "the library that shifts clocks does not work here"
     yield launcher
     launcher.close()
 
