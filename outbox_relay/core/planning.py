@@ -15,21 +15,21 @@ ALWAYS = datetime(1970, 1, 1, tzinfo=timezone.utc)
 def share(due: Mapping[str, int], places: int) -> dict[str, int]:
     """Share ``places`` between namespaces with ``due`` rows (in the order of their turn): namespace → rows to take.
 
-    Every namespace gets an equal part first, rounded up while that leaves enough for those that come after it; what
-    some leave over goes, in equal parts again, to those that still have rows. Where there are more namespaces than
-    places, the first ones get one place each.
+    Every namespace gets an equal part; what some leave over goes, in equal parts again, to those that still have rows.
+    What cannot be divided goes, one place each, to the first ones: all of it where there are more namespaces than
+    places. Who still has rows waiting has got at most one place less than anybody else.
     """
     taken: dict[str, int] = {}
     left = places
     while left > 0:
         open_ = [name for name, rows in due.items() if rows > taken.get(name, 0)]
-        if not open_:
+        part = max(left // len(open_), 1) if open_ else 0
+        if not part:
             break
-        for after, name in zip(range(len(open_) - 1, -1, -1), open_, strict=True):
-            more = min(-(-left // (after + 1)), due[name] - taken.get(name, 0))
-            if more:
-                taken[name] = taken.get(name, 0) + more
-                left -= more
+        for name in open_[:left]:
+            more = min(part, due[name] - taken.get(name, 0))
+            taken[name] = taken.get(name, 0) + more
+            left -= more
     return taken
 
 
