@@ -44,7 +44,8 @@ class Watermark:
     :meth:`reset`, and then as often as it takes no more than ``duty`` of the time, but ``least`` seconds apart. That is
     every 5 s at least, unless dead entries make a single one take longer than 250 ms.
 
-    ``clock`` values are seconds of the caller's monotonic clock; instants are the database's.
+    ``clock`` values are seconds of the caller's monotonic clock; instants are the database's. One thread looks;
+    :meth:`reset` may be called by any other at any moment, so it has a field of its own, which only a look clears.
     """
 
     slack: timedelta = timedelta(seconds=1)
@@ -52,24 +53,25 @@ class Watermark:
     duty: float = 0.05
     floor: datetime = ALWAYS
     marks: dict[str, datetime] = field(default_factory=dict)
-    _next_full: float | None = None
+    _next_full: float = 0.0
+    _wanted: bool = True
 
     def reset(self) -> None:
         """Make the next look a full one."""
-        self._next_full = None
+        self._wanted = True
 
     def begin(self, clock: float) -> bool:
         """Start a look; true where it is a full one."""
-        if self._next_full is not None and clock < self._next_full:
+        if not self._wanted and clock < self._next_full:
             return False
+        self._wanted = False  # before the look: a reset that comes from now on is for the next one
         self._next_full = clock + self.least
         self.floor, self.marks = ALWAYS, {}
         return True
 
     def full_look_took(self, begun: float, ended: float) -> None:
         """A full look is over: plan the next one. A reset in the meantime stands."""
-        if self._next_full is not None:
-            self._next_full = begun + max(self.least, (ended - begun) / self.duty)
+        self._next_full = begun + max(self.least, (ended - begun) / self.duty)
 
     def since(self, namespace: str) -> datetime:
         """Where to start looking for rows of ``namespace``."""

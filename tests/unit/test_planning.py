@@ -74,6 +74,21 @@ def test_a_reset_during_a_full_look_stands() -> None:
     assert watermark.begin(0.1)
 
 
+def test_a_reset_while_the_next_full_look_is_planned_stands() -> None:
+    watermark = Watermark()
+
+    class Ended(float):
+        """Another thread resets in the midst of the calculation."""
+
+        def __sub__(self, begun: float) -> float:
+            watermark.reset()
+            return float(self) - begun
+
+    watermark.begin(0.0)
+    watermark.full_look_took(0.0, Ended(0.001))
+    assert watermark.begin(0.1)
+
+
 def test_a_slow_full_look_comes_less_often() -> None:
     watermark = Watermark(duty=0.05)
     watermark.begin(0.0)
