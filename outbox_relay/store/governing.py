@@ -32,15 +32,18 @@ if TYPE_CHECKING:
 
 
 NOTE_EVERY = timedelta(minutes=1)
-LOOK_EVERY = 5.0  # seconds between two looks after namespaces that nobody registered
-DUTY = 0.02  # the part of the time that such looks may take
+DUTY = 0.02  # the part of the time that looks after namespaces that nobody registered may take
 
 
 class Governing:
-    """What operators say about namespaces, workflows and tasks. Each method is a transaction of its own."""
+    """What operators say about namespaces, workflows and tasks. Each method is a transaction of its own.
 
-    def __init__(self, database: Database, clock: Callable[[], float] = time.monotonic) -> None:
+    ``look_every`` is the time between two looks after namespaces that nobody registered.
+    """
+
+    def __init__(self, database: Database, look_every: timedelta, clock: Callable[[], float] = time.monotonic) -> None:
         self._db = database
+        self._look_every = look_every.total_seconds()
         self._clock = clock
         self._met: set[str] = set()
         self.waiting: frozenset[str] = frozenset()
@@ -128,7 +131,7 @@ class Governing:
         if (begun := self._clock()) < self._look_at:
             return []
         strangers = self.register_strangers()
-        self._look_at = begun + max(LOOK_EVERY, (self._clock() - begun) / DUTY)
+        self._look_at = begun + max(self._look_every, (self._clock() - begun) / DUTY)
         return strangers
 
     # -- holds -------------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from outbox_relay.core.namespaces import UNLIMITED, NamespaceState, PlacementKind, Scope
 from outbox_relay.core.row import RowFilter
 from outbox_relay.errors import StagingError
+from outbox_relay.store.governing import Governing
 from outbox_relay.store.staging import insert_rows
 from tests.store.bench import HOUR, Statements, done, failed, new_row
 
@@ -194,6 +195,16 @@ def test_rows_do_not_wait_for_a_long_transaction_that_registers_their_namespace(
     bench.store.governing._look_at = 0.0
     bench.store.tend_namespaces()
     assert bench.store.governing.waiting == frozenset()
+
+
+def test_strangers_are_looked_for_once_an_interval(bench: Bench) -> None:
+    now = [1_000.0]
+    govern = Governing(bench.store.governing._db, timedelta(seconds=15), clock=lambda: now[0])
+    with Statements(bench.engine) as statements:
+        for _ in range(46):
+            govern.tend()
+            now[0] += 1
+    assert len(statements.seen) == 4
 
 
 def test_strangers_are_found_without_reading_rows_of_known_namespaces(postgres_bench: Bench) -> None:
