@@ -128,6 +128,8 @@ class Rearm:
 
     def _begin(self) -> Round | None:
         """Look whether there is anything to judge, and send a marker."""
+        if not self._store.any_claimed():
+            return None
         workers = self._store.workers(self._settings.worker_ttl)
         self._look_at_queues()
         orphaned = self._orphaned(workers)

@@ -53,7 +53,7 @@ class Store:
         self._rearming = Rearming(self._db)
         self._register = Register(self._db)
         self._operator = Operator(self._db)
-        self.governing = Governing(self._db)
+        self.governing = Governing(self._db, terms.rearm_interval)
         self.plain = PlainRows(self._db)
 
     @classmethod
@@ -198,6 +198,10 @@ class Store:
         A row that was re-armed meanwhile is claimed again, as long as its token is the last one.
         """
         return self._register.beacon(beacon, run_lease=run_lease, message_expires=message_expires)
+
+    def any_claimed(self) -> bool:
+        """Whether any row is claimed: where none is, there is nothing to re-arm, and nobody's death matters."""
+        return self._rearming.any_claimed()
 
     def stale(self, limit: int) -> list[StaleRow]:
         """Claimed rows whose lease is over, to look at before :meth:`rearm` judges them; nothing is locked."""

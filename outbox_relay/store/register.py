@@ -128,6 +128,10 @@ class Rearming:
         self._db = database
         self._watermark = Watermark()
 
+    def any_claimed(self) -> bool:
+        with self._db.begin(reads=True) as connection:
+            return self._look(connection, 1, lock=False)[0]["oldest"] is not None
+
     def stale(self, limit: int) -> list[StaleRow]:
         with self._db.begin(reads=True) as connection:
             return self._find(connection, limit, lock=False)
@@ -168,6 +172,9 @@ class Rearming:
             return found
 
     def _find(self, connection: sa.Connection, limit: int, *, lock: bool) -> list[StaleRow]:
+        return [_stale(one) for one in self._look(connection, limit, lock=lock) if one["id"] is not None]
+
+    def _look(self, connection: sa.Connection, limit: int, *, lock: bool) -> Sequence[Any]:
         begun = time.monotonic()
         full = self._watermark.begin(begun)
         parameters = {"limit": limit, "since": self._watermark.floor}
@@ -177,7 +184,7 @@ class Rearming:
         self._watermark.looked(now if oldest is None else min(oldest, now), {})
         if full:
             self._watermark.full_look_took(begun, time.monotonic())
-        return [_stale(one) for one in found if one["id"] is not None]
+        return found
 
     def _write(self, connection: sa.Connection, judgements: Sequence[Judgement]) -> None:
         rearmed = [one for one in judgements if one.event is Event.REARM]

@@ -17,6 +17,7 @@ from outbox_relay.publish.peek import Depths
 from outbox_relay.relay.reading import Reading
 from outbox_relay.relay.rearm import Rearm
 from outbox_relay.relay.watch import Watch
+from tests.store.bench import Statements
 from tests.support.waiting import eventually
 
 if TYPE_CHECKING:
@@ -128,6 +129,13 @@ def test_a_stale_claim_is_rearmed_when_everything_before_the_marker_is_applied(c
     assert (row.attempt, row.failures, row.rearms) == (0, 0, 1)
     assert row.claim_token is not None  # the last delivery may still report
     assert case.bench.said("rearm.rearmed") == [{"rows": 1}]
+
+
+def test_where_nothing_is_claimed_one_statement_finds_that_out(case: Case) -> None:
+    case.bench.stage()
+    with Statements(case.bench.outbox.store.engine) as statements:
+        case.tick()
+    assert len(statements.seen) == 1
 
 
 def test_nothing_is_rearmed_by_a_relay_that_has_not_listened_long_enough(case: Case) -> None:
@@ -271,7 +279,7 @@ def test_a_database_that_is_away_is_not_told_to_be_back_before_it_answers(
         raise StoreAway("connection refused")
 
     with monkeypatch.context() as patch:
-        patch.setattr(type(case.bench.outbox.store), "workers", away)
+        patch.setattr(type(case.bench.outbox.store), "any_claimed", away)
         for _ in range(5):
             case.tick()
         assert (len(case.bench.said("store.lost")), case.bench.said("store.back")) == (1, [])
