@@ -53,7 +53,7 @@ class Subscriptions:
             left = self._heartbeat
             self._look_at = self._clock() + left
             try:
-                self._ask(self._parts.store.namespaces())
+                self._ask(self._parts.store.governing.names() if self._beacons else [])
             except StoreAway:
                 pass  # the loops that cannot do without it say so
             except PublishError:

@@ -263,10 +263,6 @@ class Store:
         """Every worker that has sent a beacon, the latest first; live are those seen within ``ttl``."""
         return self._register.workers(ttl)
 
-    def namespaces(self) -> list[str]:
-        """The names of all namespaces."""
-        return self._register.namespaces()
-
     def tend_namespaces(self) -> list[str]:
         """Note which namespaces had rows to run, and register those that have rows and that nobody did register.
 

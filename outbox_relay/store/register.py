@@ -101,10 +101,6 @@ class Register:
             found = connection.execute(register.relays(self._db.tables)).mappings()
             return [RelayInfo(**{**one, "live": bool(one["live"])}) for one in found]
 
-    def namespaces(self) -> list[str]:
-        with self._db.begin() as connection:
-            return [str(one) for one in connection.execute(register.namespaces(self._db.tables)).scalars()]
-
     def forget(self, age: timedelta) -> int:
         with self._db.begin() as connection:
             seconds = {"age": age.total_seconds()}
@@ -166,7 +162,7 @@ class Rearming:
             return [str(one) for one in found]
 
     def published_at(self, row_id: int, token: UUID) -> datetime | None:
-        with self._db.begin() as connection:
+        with self._db.begin(reads=True) as connection:
             statement = rearming.published_at(self._db.tables)
             found: datetime | None = connection.execute(statement, {"id": row_id, "token": token}).scalar()
             return found

@@ -102,12 +102,6 @@ def workers(tables: Tables) -> sa.Select[Any]:
 
 
 @statement
-def namespaces(tables: Tables) -> sa.Select[Any]:
-    """The names of all namespaces."""
-    return sa.select(tables.namespace.c.namespace).order_by(tables.namespace.c.namespace)
-
-
-@statement
 def forget_processes(tables: Tables, which: str) -> sa.Delete:
     """Relays or workers that have not been seen for ``age`` seconds: each restart leaves one behind."""
     table = tables.relay if which == "relay" else tables.worker

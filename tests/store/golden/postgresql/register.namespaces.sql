@@ -1,2 +1,0 @@
-SELECT outbox_namespace.namespace
-FROM outbox_namespace ORDER BY outbox_namespace.namespace
