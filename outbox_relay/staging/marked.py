@@ -12,9 +12,12 @@ from contextlib import AbstractContextManager, contextmanager
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
+from celery.app.amqp import AMQP
+from celery.backends.base import Backend
+from celery.canvas import Signature
 from sqlalchemy.orm import Session, scoped_session
 
-from outbox_relay.errors import SettingsError, StagingError
+from outbox_relay.errors import OutboxError, SettingsError, StagingError
 from outbox_relay.publish.capture import is_offline
 from outbox_relay.staging.capture import capture
 from outbox_relay.staging.connections import ASYNC_SQLALCHEMY
@@ -22,6 +25,7 @@ from outbox_relay.staging.discarded import watch_for_discard
 from outbox_relay.staging.django import connection_of_alias, is_open
 from outbox_relay.staging.on_commit import stage_on_commit_calls_of
 from outbox_relay.staging.options import Options
+from outbox_relay.staging.shadow import rehearsed, tell
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -34,7 +38,9 @@ if TYPE_CHECKING:
     from outbox_relay.staging.stage import Stager
 
 OURS = frozenset({"celery", "kombu", "outbox_relay", "vine", "billiard"})
-TRACER = "celery.app.trace"
+WORKER = frozenset({"celery.app.trace", "celery.worker.request"})  # what runs tasks, and ends those that a child lost
+SENDERS = (Signature, Backend, AMQP)  # whose methods a worker calls to send what follows a task
+UNLOCK = "celery.chord_unlock"  # the task that sends a chord's body where the backend cannot
 
 
 class Marked:
@@ -58,6 +64,7 @@ class Marked:
         self._stager = stager
         self._patterns = settings.tasks
         self._outside = settings.outside_transaction
+        self._shadow = settings.shadow
         self._session = session
         self._engine = engine
         self._events = events
@@ -73,6 +80,16 @@ class Marked:
         options = self._options_of(name)
         if options is None or is_offline(self._app) or self._is_celerys_own(task_id):
             return None
+        if not self._shadow:
+            return self._staging_of(name, options)
+        try:
+            staging = self._staging_of(name, options)
+        except OutboxError as error:
+            tell(self._events, name, error)
+            return None
+        return None if staging is None else rehearsed(staging, self._events, name)
+
+    def _staging_of(self, name: str, options: Options) -> AbstractContextManager[None] | None:
         target = self._current(name)
         if target is not None:
             return self._staged_in(target, options)
@@ -93,16 +110,19 @@ class Marked:
 
     def _options_of(self, name: str) -> Options | None:
         """How a task is staged; None where it is not marked. A task's own word counts before ``outbox_tasks``."""
-        if name not in self._known:
-            mark = getattr(self._app.tasks.get(name), "outbox", None)
-            if isinstance(mark, dict):
-                self._known[name] = Options(**mark)
-            elif mark is None:
-                matches = any(fnmatchcase(name, pattern) for pattern in self._patterns)
-                self._known[name] = Options() if matches else None
-            else:
-                self._known[name] = Options() if mark else None
-        return self._known[name]
+        if name in self._known:
+            return self._known[name]
+        task = self._app.tasks.get(name)
+        mark = getattr(task, "outbox", None)
+        if isinstance(mark, dict):
+            options: Options | None = Options(**mark)
+        elif mark is None:
+            options = Options() if any(fnmatchcase(name, pattern) for pattern in self._patterns) else None
+        else:
+            options = Options() if mark else None
+        if task is not None:  # else its module may still be imported, and have a word to say
+            self._known[name] = options
+        return options
 
     def _is_celerys_own(self, task_id: str | None) -> bool:
         """Whether a worker sends this by itself: the running task's retry, the next step of a chain, a link, a body.
@@ -110,19 +130,12 @@ class Marked:
         A continuation belongs to a task that has ended, whatever transaction that task may have left open.
         """
         task = self._app.current_worker_task
-        if task is None or task.request.is_eager:
-            return False
-        if task_id is not None and task.request.id == task_id:
-            return True
-        frame = sys._getframe(1)
-        while frame is not None:
-            module = str(frame.f_globals.get("__name__", ""))
-            if module == TRACER:
-                return True
-            if module.partition(".")[0] not in OURS:
+        if task is not None:
+            if task.request.is_eager:
                 return False
-            frame = frame.f_back  # type: ignore[assignment]
-        return False
+            if (task_id is not None and task.request.id == task_id) or task.name == UNLOCK:
+                return True
+        return _is_sent_by_worker()
 
     # -- the current transaction ------------------------------------------------------------------------------------
 
@@ -156,6 +169,23 @@ class Marked:
         else:
             with self._engine().begin() as connection, capture(self._stager(), connection, options):
                 yield
+
+
+def _is_sent_by_worker() -> bool:
+    """Whether Celery sends this between two tasks, and no code of the shop's does.
+
+    What a worker calls first tells: a shop's result backend, or what instruments Celery, may stand further in.
+    """
+    inner, only_ours = sys._getframe(1), True
+    while (outer := inner.f_back) is not None:
+        module = str(inner.f_globals.get("__name__", ""))
+        if module == "celery.app.task" and inner.f_code.co_name == "__call__":
+            return False  # a task that is called in the worker, as some error callbacks are
+        only_ours = only_ours and module.partition(".")[0] in OURS
+        if outer.f_globals.get("__name__") in WORKER:
+            return only_ours or isinstance(inner.f_locals.get("self"), SENDERS)
+        inner = outer
+    return False
 
 
 def _open_session(registry: Callable[[], Any]) -> Any:

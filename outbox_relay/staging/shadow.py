@@ -21,6 +21,7 @@ from outbox_relay.store.staging import keep_unpublished
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
+    from contextlib import AbstractContextManager
 
     from outbox_relay.core.row import NewRow, Staged
     from outbox_relay.events import Events
@@ -54,7 +55,7 @@ class ShadowCapture(Capture):
             super().put(row)
 
     def tell(self, task: str, error: Exception) -> None:
-        self._stager.events.emit("shadow.refused", task=task, reason=str(error).partition("\n")[0])
+        tell(self._stager.events, task, error)
 
 
 class AsyncShadowCapture(ShadowCapture, AsyncCapture):
@@ -107,6 +108,31 @@ class ShadowStager(Stager):
     @staticmethod
     def _send(signature: Signature, options: Options) -> None:
         signature.apply_async(**({} if options.task_queue is None else {"queue": options.task_queue}))
+
+
+def tell(events: Events, task: str, error: Exception) -> None:
+    """Say what would have become of a task that is sent directly."""
+    events.emit("shadow.refused", task=task, reason=str(error).partition("\n")[0])
+
+
+@contextmanager
+def rehearsed(staging: AbstractContextManager[None], events: Events, task: str) -> Iterator[None]:
+    """Send a marked task within ``staging``: what goes wrong with that alone is told, and the task is sent."""
+    try:
+        staging.__enter__()
+    except Exception as error:  # noqa: BLE001 - as above
+        tell(events, task, error)
+        yield
+        return
+    try:
+        yield
+    except BaseException as error:
+        staging.__exit__(type(error), error, error.__traceback__)
+        raise
+    try:
+        staging.__exit__(None, None, None)
+    except Exception as error:  # noqa: BLE001 - as above
+        tell(events, task, error)
 
 
 @contextmanager

@@ -7,8 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import sqlalchemy as sa
+from billiard.einfo import ExceptionInfo
+from billiard.exceptions import WorkerLostError
 from celery import Celery, chain
+from celery.app.trace import build_tracer
+from celery.backends.base import DisabledBackend
+from celery.worker.request import Request
 from kombu.exceptions import OperationalError
+from kombu.message import Message
+from kombu.serialization import dumps
 from sqlalchemy.orm import scoped_session, sessionmaker
 
 from outbox_relay import Outbox, SettingsError, StagingError
@@ -223,11 +230,145 @@ def test_what_celery_sends_by_itself_is_sent_as_ever(open_shop: OpenShop) -> Non
         shop.sessions.execute(sa.text("SELECT 1"))  # and it never commits
         return order
 
-    from celery.app.trace import build_tracer
-
     trace = build_tracer(step.name, step, app=shop.app)
     request = {"id": "one", "task": step.name, "chain": [shop.charge.s()], "callbacks": None, "errbacks": None}
     result = trace("one", (7,), {}, request)
     shop.app.amqp.send_task_message = original
     assert result.info is None, result
     assert sent == ["shop.charge"]
+
+
+def test_a_task_that_is_registered_after_it_was_sent_by_name_is_marked(open_shop: OpenShop) -> None:
+    shop = open_shop()
+    with shop.sessions.begin():
+        assert is_sent_directly(lambda: shop.app.send_task("shop.late"))
+
+        @shop.app.task(name="shop.late", shared=False, outbox=True)
+        def late() -> None: ...
+
+        late.delay()
+    assert shop.rows() == [("shop.late", "default")]
+
+
+# -- what a worker sends by itself ----------------------------------------------------------------------------------
+
+
+class SendingBackend(DisabledBackend):
+    """A result backend that is not Celery's own, and sends what follows a task, as some do with a chord's body."""
+
+    follows: Any = None
+
+    def mark_as_done(self, *args: Any, **kwargs: Any) -> None:
+        self.follows.delay(7)
+
+
+def run(shop: MarkedShop, task: Any, **request: Any) -> Any:
+    trace = build_tracer(task.name, task, app=shop.app)
+    about = {"id": "one", "task": task.name, "chain": None, "callbacks": None, "errbacks": None, **request}
+    return trace("one", (7,), {}, about).info
+
+
+@pytest.fixture
+def sending_shop(open_shop: OpenShop) -> Iterator[tuple[MarkedShop, list[str]]]:
+    """A shop, and the names of the tasks that it sends directly."""
+    shop = open_shop()
+    sent: list[str] = []
+    original = shop.app.amqp.send_task_message
+    shop.app.amqp.send_task_message = lambda producer, name, message, **options: sent.append(name)
+    yield shop, sent
+    shop.app.amqp.send_task_message = original
+
+
+def test_what_instruments_a_task_does_not_make_its_continuation_the_shops(
+    sending_shop: tuple[MarkedShop, list[str]],
+) -> None:
+    shop, sent = sending_shop
+    plain = shop.charge.apply_async
+
+    def instrumented(*args: Any, **options: Any) -> Any:
+        return plain(*args, **options)
+
+    shop.charge.apply_async = instrumented
+
+    @shop.app.task(name="shop.step", shared=False)
+    def step(order: int) -> int:
+        return order
+
+    assert run(shop, step, chain=[shop.charge.s()]) is None
+    assert run(shop, step, callbacks=[shop.charge.s()]) is None
+    assert sent == ["shop.charge"] * 2
+
+
+def test_what_a_result_backend_of_others_sends_is_a_continuation(sending_shop: tuple[MarkedShop, list[str]]) -> None:
+    shop, sent = sending_shop
+    backend = SendingBackend(shop.app)
+    backend.follows = shop.charge
+
+    @shop.app.task(name="shop.step", shared=False, backend=backend)
+    def step(order: int) -> int:
+        return order
+
+    assert run(shop, step) is None
+    assert sent == ["shop.charge"]
+
+
+def test_an_error_callback_of_a_lost_task_is_sent_by_the_workers_main_process(
+    sending_shop: tuple[MarkedShop, list[str]],
+) -> None:
+    shop, sent = sending_shop
+
+    @shop.app.task(name="shop.step", shared=False)
+    def step(order: int) -> int:
+        return order
+
+    made = shop.app.amqp.as_task_v2("one", step.name, args=(7,), errbacks=[shop.charge.s()])
+    content_type, encoding, body = dumps(made.body, serializer="json")
+    message = Message(
+        body=body,
+        content_type=content_type,
+        content_encoding=encoding,
+        headers=made.headers,
+        properties=made.properties,
+        delivery_info={},
+    )
+    request = Request(message, app=shop.app, hostname="here", task=step)
+    try:
+        raise WorkerLostError("gone")
+    except WorkerLostError:
+        request.on_failure(ExceptionInfo())
+    assert sent == ["shop.charge"]
+
+
+def test_what_a_task_sends_is_the_shops(open_shop: OpenShop) -> None:
+    shop = open_shop()
+
+    @shop.app.task(name="shop.step", shared=False)
+    def step(order: int) -> None:
+        with shop.sessions.begin():
+            shop.charge.s(order).delay()
+
+    assert run(shop, step) is None
+    assert shop.rows() == [("shop.charge", "default")]
+
+
+# -- a rehearsal ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("session", ["scoped", None], ids=["outside a transaction", "no session"])
+def test_in_a_rehearsal_what_a_mark_would_refuse_is_told_and_sent(open_shop: OpenShop, session: Any) -> None:
+    shop = open_shop(session=session, outbox_shadow=True)
+    assert is_sent_directly(lambda: shop.charge.delay(1))
+    assert shop.events == ["shadow.refused"]
+    assert shop.rows() == []
+
+
+def test_in_a_rehearsal_a_transaction_of_its_own_that_fails_is_told(open_shop: OpenShop) -> None:
+    shop = open_shop(outbox_shadow=True, outbox_outside_transaction="own")
+    shop.outbox.store.engine.dispose()
+
+    def refuse(*_: Any) -> None:
+        raise ConnectionError("the database is away")
+
+    sa.event.listen(shop.outbox.store.engine, "do_connect", refuse)
+    assert is_sent_directly(lambda: shop.charge.delay(1))
+    assert shop.events == ["shadow.refused"]
