@@ -10,10 +10,9 @@ from __future__ import annotations
 import time
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from outbox_relay.core.explain import refused_by
 from outbox_relay.core.placement import DEFAULT_NAMESPACE
@@ -22,6 +21,7 @@ from outbox_relay.errors import PublishError, StoreAway
 from outbox_relay.publish.envelope import outgoing
 from outbox_relay.publish.receipts import Outcome
 from outbox_relay.relay.circuits import Circuits
+from outbox_relay.relay.load import Air, Load
 from outbox_relay.relay.outages import Outage
 from outbox_relay.relay.plain import Scribe
 from outbox_relay.relay.states import States
@@ -31,42 +31,12 @@ if TYPE_CHECKING:
 
     from outbox_relay.core.row import Claim, ClaimedRow
     from outbox_relay.publish.envelope import Outgoing
-    from outbox_relay.publish.receipts import Flight, Publisher, Receipt
+    from outbox_relay.publish.receipts import Publisher, Receipt
     from outbox_relay.relay.parts import Parts
 
 PULSE = 1.0  # seconds between two looks after an idle connection to the broker
 AWAY = 0.25  # seconds between two looks at a broker that is away or blocks
 TIDYING = timedelta(seconds=0.25)  # that a sweep may spend on rows that are kept back
-
-
-@dataclass(slots=True)
-class Load:
-    """The rows of one claim, made ready to be published.
-
-    Instants are the relay's monotonic ones: publishing stops at ``until``, and at ``lapses`` the claims are over.
-    ``more``: further rows are due. ``untidy``: there are more rows to be taken out of the way of claims.
-    """
-
-    until: float
-    lapses: float
-    more: bool
-    untidy: bool = False
-    claims: dict[int, Claim] = field(default_factory=dict)
-    final: set[int] = field(default_factory=set)
-    messages: list[Outgoing] = field(default_factory=list)
-    expired: list[Claim] = field(default_factory=list)
-    unsendable: list[tuple[Claim, str]] = field(default_factory=list)
-
-    def __len__(self) -> int:
-        return len(self.claims)
-
-
-class Air(NamedTuple):
-    """A load that is being published, as far as the broker takes it."""
-
-    load: Load
-    messages: Sequence[Outgoing]
-    flight: Flight
 
 
 class Sweep:
