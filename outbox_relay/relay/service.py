@@ -14,17 +14,16 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from outbox_relay.core.leases import Leases, relay_live_for
+from outbox_relay.core.leases import relay_live_for
 from outbox_relay.core.processes import WAITS
 from outbox_relay.errors import SettingsError, StoreAway
 from outbox_relay.publish.peek import Depths
-from outbox_relay.publish.publisher import expires_messages, open_publisher
+from outbox_relay.publish.publisher import open_publisher
 from outbox_relay.relay.arrival import Arrival
 from outbox_relay.relay.health import HealthServer, Pulse, Tally
 from outbox_relay.relay.inbox import Inbox, broker_heartbeat, consumer_connection
 from outbox_relay.relay.loops import Loop
-from outbox_relay.relay.outages import OneVoice
-from outbox_relay.relay.parts import Parts
+from outbox_relay.relay.parts import make_parts
 from outbox_relay.relay.reading import Reading
 from outbox_relay.relay.rearm import Rearm
 from outbox_relay.relay.settle import Settle
@@ -39,7 +38,6 @@ from outbox_relay.store.wake import WINDOW, listen
 if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import datetime
-    from uuid import UUID
 
     from outbox_relay.events import Event
     from outbox_relay.outbox import Outbox
@@ -302,20 +300,3 @@ class Relay:
         server = HealthServer(self._health_port, self._pulse, self._tally, self._parts.store)
         server.start()
         return server
-
-
-def make_parts(outbox: Outbox, instance: UUID) -> Parts:
-    """Return what the loops of the relay ``instance`` of ``outbox`` work with."""
-    settings = outbox.settings
-    leases = Leases(settings.publish_lease, settings.queue_lease, settings.run_lease, settings.heartbeat)
-    return Parts(
-        app=outbox.app,
-        store=outbox.store,
-        queues=outbox.queues,
-        settings=settings,
-        events=outbox.events,
-        outages=OneVoice(outbox.events),
-        instance=instance,
-        leases=leases,
-        message_life=leases.message_life if expires_messages(outbox.app) else None,
-    )

@@ -12,7 +12,7 @@ from celery import Celery
 
 from outbox_relay.outbox import Outbox
 from outbox_relay.publish.publisher import open_publisher
-from outbox_relay.relay.service import make_parts
+from outbox_relay.relay.parts import make_parts
 from outbox_relay.relay.sweep import Sweep
 
 if TYPE_CHECKING:
