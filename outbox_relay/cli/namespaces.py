@@ -189,6 +189,9 @@ def pin(name: str, nodes: tuple[str, ...], as_json: bool) -> None:
 @verb
 def clear(name: str, as_json: bool) -> None:
     """Let a namespace's rows go to the pool again."""
+    outbox = open_outbox()
+    store = open_store(outbox)
+    _one(outbox, store, name)  # nothing is made in order to be cleared
     _place(name, PlacementKind.UNPLACED, (), as_json=as_json)
 
 

@@ -125,6 +125,10 @@ def _due(facts: Facts, because: str) -> tuple[str, str]:
     row, kept = facts.row, facts.kept
     since = f"it has been due for {span(facts.now - row.visible_after)}{because}"
     sweeping = [one for one in facts.relays if one.live and SWEEP_LOOP in one.loops]
+    if not sweeping and (waiting := [one for one in facts.relays if one.live and one.waits]):
+        who = names(one.hostname for one in waiting)
+        why = f"{since}, and {who} {'waits' if len(waiting) == 1 else 'wait'} for the broker, which is away"
+        return f"{why}{standing(kept)}", "a relay claims it when the broker is back: see 'outbox check'"
     if not sweeping:
         return f"{since}, and no relay lives that would claim it{standing(kept)}", "start one: 'outbox relay'"
     if row.parked:

@@ -60,10 +60,13 @@ def enter_psycopg(connection: Any) -> Place:
     return Place(raw_psycopg(connection), two_phase is not None)
 
 
-def raw_psycopg(connection: Any) -> RawConnection:
-    """Return a connection to execute statements on, whatever becomes of them."""
+def raw_psycopg(connection: Any, *, speaks_binary: bool = True) -> RawConnection:
+    """Return a connection to execute statements on, whatever becomes of them.
+
+    ``speaks_binary`` false keeps statements away that are handed to psycopg as they are.
+    """
     run = _Async(connection) if is_async_psycopg(connection) else _Sync(connection)
-    return RawConnection(POSTGRESQL, run, speaks_binary=True)
+    return RawConnection(POSTGRESQL, run, speaks_binary=speaks_binary)
 
 
 class _Sync:

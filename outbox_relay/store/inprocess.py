@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from outbox_relay.store.claimed import batch
 from outbox_relay.store.engine import Database
+from outbox_relay.store.plain import PlainRows
 from outbox_relay.store.settling import Rules, Settling
 from outbox_relay.store.statements import inprocess as statements
 
@@ -40,7 +41,9 @@ class InProcess:
     def __init__(self, connection: Connection, tables: Tables) -> None:
         self._connection = connection
         self._tables = tables
-        self._settling = Settling(Joined(connection, tables))
+        joined = Joined(connection, tables)
+        self._settling = Settling(joined)
+        self.plain = PlainRows(joined)
 
     def staged(self) -> Sequence[Any]:
         """Every row, in the order of staging."""

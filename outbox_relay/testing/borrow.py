@@ -33,7 +33,7 @@ def borrow(given: Any) -> Connection:
         return target.connection()
     if isinstance(target, sa.Connection):
         return target
-    return Typed(raw_psycopg(target) if is_psycopg(target) else raw_django(target))
+    return Typed(raw_psycopg(target, speaks_binary=False) if is_psycopg(target) else raw_django(target))
 
 
 class Typed:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -20,6 +20,7 @@ from outbox_relay.errors import AlreadyDone, PublishError
 from outbox_relay.publish.capture import Sending, Sent, diverted
 from outbox_relay.publish.envelope import outgoing
 from outbox_relay.publish.fields import encode_fields
+from outbox_relay.publish.plain import is_plain, message_of
 from outbox_relay.worker.outcomes import describe, lineage_of, matches, names_of
 from outbox_relay.worker.retries import RetrySink, to_retried
 
@@ -99,6 +100,8 @@ class Drain:
     def _run_row(self, row: ClaimedRow) -> Ran:
         delivery = Delivery(row.id, row.attempt, row.token, self._outbox.queues.settlements.name)
         try:
+            if is_plain(row):
+                row = self._written_out(row)
             message = outgoing(row, self._outbox.queues, settlement_queue=delivery.queue)
             settlement, ran = self._run(delivery, self._received(message), expired=row.expired)
         except PublishError as error:
@@ -106,6 +109,13 @@ class Drain:
             ran = Ran(row_id=row.id, task=row.message.task, task_id=row.message.task_id, outcome="failed", error=error)
         self._rows.settle(settlement, self._settings.policy, self._settings.queue_lease)
         return ran
+
+    def _written_out(self, row: ClaimedRow) -> ClaimedRow:
+        """Give a row that plain SQL inserted its message, as a relay does."""
+        args, kwargs = self._rows.plain.arguments([row.id])[row.id]
+        message = message_of(self._app, row, args, kwargs, max_bytes=self._settings.max_body_bytes)
+        self._rows.plain.write([(row.claim, message)])
+        return replace(row, message=message)
 
     def _run_sent(self, sent: Sent) -> Ran:
         return self._run(None, self._received(sent))[1]

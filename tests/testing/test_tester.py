@@ -162,3 +162,14 @@ def test_a_psycopg_connection_is_looked_at_and_drained_too(postgres_url: str) ->
             assert [(one.outcome, one.result) for one in tester.drain()] == [("done", 3)]
             connection.rollback()
             assert tester.staged(status=None) == []
+
+
+def test_what_plain_sql_inserted_is_seen_and_run_too(shop: Shop, session: Session, tester: Tester) -> None:
+    insert = sa.text("INSERT INTO outbox_row (task, args, kwargs) VALUES (:task, :args, :kwargs)")
+    session.execute(insert, {"task": "shop.charge", "args": "[7]", "kwargs": '{"amount": 3}'})
+    session.execute(insert, {"task": "shop.charge", "args": "nonsense", "kwargs": None})
+    tester.assert_staged(shop.charge, args=[7], kwargs={"amount": 3})
+    good, bad = tester.drain(raises=False)
+    assert (good.outcome, good.result) == ("done", 10)
+    assert (bad.outcome, "are no JSON" in str(bad.error)) == ("failed", True)
+    assert [one.status for one in tester.staged(status=None)] == ["done", "failed"]

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 STAGED_COLUMNS = (
     *("id", "namespace", "dispatch_key", "workflow_id", "run_id", "ordinal", "task_queue", "node", "task", "task_id"),
     *("body", "content_type", "content_encoding", "headers", "properties", "status", "attempt", "visible_after"),
+    *("args", "kwargs"),
 )
 
 
