@@ -53,11 +53,18 @@ class Buffer:
             self.flush(transaction)
 
     def flush(self, transaction: Any) -> None:
-        """Insert what was sent in ``transaction``, which is the innermost one now."""
+        """Insert what was sent in ``transaction``, which is the innermost one now.
+
+        Where that fails, the rows wait on: a commit that follows all the same must not leave them behind in silence.
+        """
         mine = [one for one in self._entries if one.transaction is transaction]
         self.drop(transaction)
-        for insert, entries in groupby(mine, key=lambda one: one.insert):
-            insert([one.row for one in entries])
+        try:
+            for insert, entries in groupby(mine, key=lambda one: one.insert):
+                insert([one.row for one in entries])
+        except BaseException:
+            self._entries = [*mine, *self._entries]
+            raise
 
     def drop(self, transaction: Any) -> None:
         self._entries = [one for one in self._entries if one.transaction is not transaction]

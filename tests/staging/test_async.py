@@ -397,6 +397,31 @@ def test_a_conflict_is_raised_at_the_end_of_the_block_and_nothing_of_it_stays(st
     assert stand.shop.orders() == set()
 
 
+def test_a_transaction_whose_rows_are_refused_cannot_be_committed_without_them(stand: Async) -> None:
+    async def main(maker: async_sessionmaker[AsyncSession]) -> None:
+        async with stand.outbox.begin(maker, workflow_id="w"):
+            stand.charge.delay(1)
+
+        async def other(session: AsyncSession) -> None:
+            async with stand.outbox.acapture(session, workflow_id="w"):
+                stand.charge.delay(2)
+                stand.charge.delay(3)
+
+        async with maker() as session:
+            session.add(Order(name="a"))
+            with pytest.raises(DispatchKeyConflict):
+                await other(session)
+            with pytest.raises(DispatchKeyConflict):
+                await session.commit()
+            await session.rollback()
+            session.add(Order(name="b"))
+            await session.commit()
+
+    stand.run(main)
+    assert stand.sent() == [1]
+    assert stand.shop.orders() == {"b"}
+
+
 def test_a_cancelled_task_rolls_back(stand: Async) -> None:
     async def main(maker: async_sessionmaker[AsyncSession]) -> None:
         sent = asyncio.Event()
