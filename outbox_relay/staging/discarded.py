@@ -30,7 +30,8 @@ def watch_for_discard(session: Session, events: Events) -> None:
 
 
 def _decided(session: Session) -> None:
-    session.info.pop(STAGED, None)
+    if not session.in_nested_transaction():  # a savepoint decides nothing
+        session.info.pop(STAGED, None)
 
 
 def _ended(session: Session, transaction: Any) -> None:

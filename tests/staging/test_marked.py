@@ -186,6 +186,28 @@ def test_a_session_that_closes_without_a_commit_is_told(open_shop: OpenShop) -> 
     assert shop.events.count("staging.discarded") == 1
 
 
+def test_a_savepoint_that_is_released_decides_nothing(open_shop: OpenShop) -> None:
+    shop = open_shop()
+    shop.sessions.execute(sa.text("SELECT 1"))
+    with shop.sessions.begin_nested():
+        shop.charge.delay(1)
+    shop.sessions.remove()
+    assert shop.rows() == []
+    assert shop.events.count("staging.discarded") == 1
+
+
+def test_a_commit_with_a_savepoint_in_it_discards_nothing(open_shop: OpenShop) -> None:
+    shop = open_shop()
+    with shop.sessions.begin():
+        shop.charge.delay(1)
+        nested = shop.sessions.begin_nested()
+        shop.charge.delay(2)
+        nested.rollback()
+    shop.sessions.remove()
+    assert shop.rows() == [("shop.charge", "default")]
+    assert "staging.discarded" not in shop.events
+
+
 def test_without_a_registered_session_it_says_what_to_do(open_shop: OpenShop) -> None:
     shop = open_shop(session=None)
     with pytest.raises(SettingsError, match=r"register your sessions with Outbox\(app, session="):
