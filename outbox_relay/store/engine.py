@@ -121,6 +121,9 @@ def _postgresql_connected(dbapi_connection: Any, record: Any) -> None:
     may hand the next statement to another server process: no prepared statements then, and nothing set for longer
     than a transaction.
     """
+    from outbox_relay.store.instants import read_any_instant  # noqa: PLC0415 - there may be no psycopg
+
+    read_any_instant(dbapi_connection)
     cursor = dbapi_connection.cursor()
     cursor.execute("SELECT pg_backend_pid()")
     pooled = cursor.fetchone()[0] != dbapi_connection.info.backend_pid

@@ -17,7 +17,7 @@ from outbox_relay.settings import Settings
 from outbox_relay.store.engine import Database, configure_sqlite, open_engine
 from outbox_relay.store.migrate import migrate
 from outbox_relay.store.outbox import Store
-from outbox_relay.store.schema import Instant, build
+from outbox_relay.store.schema import SCHEMA_VERSION, Instant, build
 from outbox_relay.store.sql import values
 from outbox_relay.store.staging import insert_rows
 from tests.store.bench import LEASE, Bench, new_row
@@ -49,7 +49,7 @@ def test_a_store_is_opened_as_the_settings_say(sqlite_url: str) -> None:
     settings = Settings(name="shop", database_url=sqlite_url, table_prefix="ob_")
     store = Store.open(settings, Events())
     store.migrate()
-    assert store.check_schema() == 1
+    assert store.check_schema() == SCHEMA_VERSION
     assert store.tables.row.name == "ob_row"
     store.close()
 
@@ -233,6 +233,20 @@ def test_instants_come_back_aware_and_in_utc() -> None:
     dialect = sa.create_engine("sqlite://").dialect
     assert Instant().process_result_value(datetime(2026, 1, 1), dialect) == datetime(2026, 1, 1, tzinfo=timezone.utc)  # noqa: DTZ001
     assert Instant().process_result_value(None, dialect) is None
+
+
+@pytest.mark.parametrize("instant", ["infinity", "-infinity", "4000-01-01 BC", "20000-01-01", "0001-01-01"])
+def test_an_instant_that_python_does_not_know_hides_no_other_row(postgres_bench: Bench, instant: str) -> None:
+    first, odd = postgres_bench.stage(2)
+    row = postgres_bench.tables.row
+    far = sa.cast(sa.literal(instant), sa.DateTime(timezone=True))
+    with postgres_bench.engine.begin() as connection:
+        connection.execute(sa.update(row).where(row.c.id == odd.row_id).values(visible_after=far, expires_at=far))
+    assert {one.id for one in postgres_bench.store.ls()} == {first.row_id, odd.row_id}
+    (found,) = postgres_bench.store.find(str(odd.row_id))
+    assert found.visible_after.astimezone() != found.created_at
+    assert postgres_bench.store.counts()["pending"] == 2
+    assert {one.id for one in postgres_bench.claim()} <= {first.row_id, odd.row_id}
 
 
 def test_a_value_that_json_does_not_carry_is_refused_before_it_reaches_sqlite() -> None:
