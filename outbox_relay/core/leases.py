@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from outbox_relay.core.beacon import HeldState
 from outbox_relay.core.lifecycle import Event, Status, next_status
@@ -93,6 +93,13 @@ class StaleRow:
     started_at: datetime | None
     vanished: int
     silent: int
+
+
+class InFlight(NamedTuple):
+    """Whether any row is claimed, and whether the lease of one is over. Where none is, nobody's death matters."""
+
+    claimed: bool
+    stale: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -128,12 +128,13 @@ class Rearm:
 
     def _begin(self) -> Round | None:
         """Look whether there is anything to judge, and send a marker."""
-        if not self._store.any_claimed():
+        in_flight = self._store.in_flight()
+        if not in_flight.claimed:
             return None
         workers = self._store.workers(self._settings.worker_ttl)
         self._look_at_queues()
         orphaned = self._orphaned(workers)
-        if not orphaned and not self._store.stale(1):
+        if not orphaned and not in_flight.stale:
             return None
         if not self._reads_on():
             self._wait("reports have not been read long enough without a gap")

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from outbox_relay.core.beacon import Beacon
     from outbox_relay.core.directives import Directives
-    from outbox_relay.core.leases import Judgement, StaleRow
+    from outbox_relay.core.leases import InFlight, Judgement, StaleRow
     from outbox_relay.core.processes import RelayInfo, WorkerInfo
     from outbox_relay.core.row import Batch, Cancelled, Claim, Published, RowDetail
     from outbox_relay.core.settlement import Delivery, Policy, Settlement
@@ -199,9 +199,9 @@ class Store:
         """
         return self._register.beacon(beacon, run_lease=run_lease, message_expires=message_expires)
 
-    def any_claimed(self) -> bool:
-        """Whether any row is claimed: where none is, there is nothing to re-arm, and nobody's death matters."""
-        return self._rearming.any_claimed()
+    def in_flight(self) -> InFlight:
+        """Look, before anything else is asked, whether there are claimed rows, and such whose lease is over."""
+        return self._rearming.in_flight()
 
     def stale(self, limit: int) -> list[StaleRow]:
         """Claimed rows whose lease is over, to look at before :meth:`rearm` judges them; nothing is locked."""

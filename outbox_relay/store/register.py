@@ -8,7 +8,7 @@ from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
 from outbox_relay.core.beacon import HeldState
-from outbox_relay.core.leases import Judgement, Renewal, StaleRow, renewal
+from outbox_relay.core.leases import InFlight, Judgement, Renewal, StaleRow, renewal
 from outbox_relay.core.lifecycle import Event
 from outbox_relay.core.planning import Watermark
 from outbox_relay.core.processes import RelayInfo, WorkerInfo
@@ -124,9 +124,10 @@ class Rearming:
         self._db = database
         self._watermark = Watermark()
 
-    def any_claimed(self) -> bool:
+    def in_flight(self) -> InFlight:
         with self._db.begin(reads=True) as connection:
-            return self._look(connection, 1, lock=False)[0]["oldest"] is not None
+            first = self._look(connection, 1, lock=False)[0]
+        return InFlight(first["oldest"] is not None, first["id"] is not None)
 
     def stale(self, limit: int) -> list[StaleRow]:
         with self._db.begin(reads=True) as connection:

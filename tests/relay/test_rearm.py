@@ -279,7 +279,7 @@ def test_a_database_that_is_away_is_not_told_to_be_back_before_it_answers(
         raise StoreAway("connection refused")
 
     with monkeypatch.context() as patch:
-        patch.setattr(type(case.bench.outbox.store), "any_claimed", away)
+        patch.setattr(type(case.bench.outbox.store), "in_flight", away)
         for _ in range(5):
             case.tick()
         assert (len(case.bench.said("store.lost")), case.bench.said("store.back")) == (1, [])
