@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 #: An execution option: the results of this statement come in binary form, see :mod:`outbox_relay.store.engine`.
 BINARY = "outbox_binary"
 
+SERIALIZATION_FAILURE = "40001"  # an SQLSTATE
+
 
 def fetch(connection: sa.Connection, statement: Any, parameters: Mapping[str, Any]) -> Sequence[sa.Row[Any]]:
     """Execute a statement and return its rows.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from outbox_relay.errors import StoreError
+from outbox_relay.store.driver import SERIALIZATION_FAILURE
 from outbox_relay.store.engine import is_missing_table
 from outbox_relay.store.sql import values
 from outbox_relay.store.statements import operating
@@ -40,9 +41,6 @@ MISSING = (
     "the table for outbox.once() is not in the database of these effects: run 'outbox migrate --once-only URL' with "
     "its URL, or 'outbox migrate' where it is the outbox's own"
 )
-
-
-SERIALIZATION_FAILURE = "40001"
 
 
 def is_serialization_failure(error: BaseException | None) -> bool:

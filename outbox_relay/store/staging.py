@@ -11,6 +11,7 @@ from outbox_relay.core.namespaces import NamespaceState, unknown_namespace
 from outbox_relay.core.placement import DEFAULT_NAMESPACE
 from outbox_relay.core.row import Staged
 from outbox_relay.errors import DispatchKeyConflict, StagingError, StoreError
+from outbox_relay.store.driver import SERIALIZATION_FAILURE
 from outbox_relay.store.engine import MIGRATE_HINT, is_missing_table
 from outbox_relay.store.inserting import insert_page
 from outbox_relay.store.sql import POSTGRESQL, SQLITE, values
@@ -28,7 +29,6 @@ PAGE = 1_000
 """Rows a statement."""
 
 
-SERIALIZATION_FAILURE = "40001"
 UNSEEN = "roll back and try again (isolation levels above READ COMMITTED do this)"
 
 
