@@ -295,7 +295,7 @@ class Outbox:
         if self._store is None:
             with self._lock:
                 if self._store is None:
-                    self._store = Store.open(self.settings, self.events)
+                    self._store = Store.open(self.settings)
         return self._store
 
     @property

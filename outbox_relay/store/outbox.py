@@ -4,25 +4,25 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import sqlalchemy as sa
-
 from outbox_relay.core.row import RowFilter
-from outbox_relay.errors import StoreError
+from outbox_relay.store import meta
 from outbox_relay.store.claims import USUAL, Claims
 from outbox_relay.store.directives import Terms
-from outbox_relay.store.engine import MIGRATE_HINT, Database, open_engine
+from outbox_relay.store.engine import Database, open_engine
 from outbox_relay.store.governing import Governing
 from outbox_relay.store.operator import Operator
 from outbox_relay.store.plain import PlainRows
 from outbox_relay.store.reach import may_come_back
 from outbox_relay.store.register import Rearming, Register
-from outbox_relay.store.schema import SCHEMA_VERSION, Tables, build
+from outbox_relay.store.schema import Tables, build
 from outbox_relay.store.settling import Rules, Settled, Settling
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from datetime import datetime, timedelta
     from uuid import UUID
+
+    import sqlalchemy as sa
 
     from outbox_relay.core.beacon import Beacon
     from outbox_relay.core.directives import Directives
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from outbox_relay.core.row import Batch, Cancelled, Claim, Published, RowDetail
     from outbox_relay.core.settlement import Delivery, Policy, Settlement
     from outbox_relay.errors import StoreAway
-    from outbox_relay.events import Events
     from outbox_relay.settings import Settings
 
 
@@ -42,9 +41,7 @@ class Store:
     away: nothing has happened then, or (where the connection broke at the commit) all of it; it may be called again.
     """
 
-    def __init__(
-        self, engine: sa.Engine, tables: Tables, events: Events | None = None, *, terms: Terms = USUAL
-    ) -> None:
+    def __init__(self, engine: sa.Engine, tables: Tables, *, terms: Terms = USUAL) -> None:
         self.engine = engine
         self.tables = tables
         self._db = Database(engine, tables)
@@ -57,10 +54,10 @@ class Store:
         self.plain = PlainRows(self._db)
 
     @classmethod
-    def open(cls, settings: Settings, events: Events | None = None) -> Store:
+    def open(cls, settings: Settings) -> Store:
         """Open the database that the settings name; it is reached at the first use."""
         engine, tables = open_engine(settings.database_url), build(settings.table_prefix, settings.schema)
-        return cls(engine, tables, events, terms=Terms.of(settings))
+        return cls(engine, tables, terms=Terms.of(settings))
 
     def close(self) -> None:
         self.engine.dispose()
@@ -73,22 +70,7 @@ class Store:
         Raises:
             StoreError: there are none, or they are more than one version older or newer than this code.
         """
-        meta = self.tables.meta
-        with self._db.begin(reads=True) as connection:
-            version = connection.execute(sa.select(meta.c.schema_version)).scalar()
-        if version is None:
-            raise StoreError(MIGRATE_HINT)
-        if version < SCHEMA_VERSION - 1:
-            raise StoreError(
-                f"the outbox's tables are of version {version}, this outbox_relay needs {SCHEMA_VERSION} "
-                "(or the one before): run 'outbox migrate'"
-            )
-        if version > SCHEMA_VERSION + 1:
-            raise StoreError(
-                f"the outbox's tables are of version {version}, this outbox_relay knows {SCHEMA_VERSION} "
-                "(and the one after): upgrade outbox_relay"
-            )
-        return int(version)
+        return meta.check_schema(self._db)
 
     def may_come_back(self, error: StoreAway) -> bool:
         """Tell whether waiting may help; see :func:`outbox_relay.store.reach.may_come_back`."""
@@ -102,11 +84,7 @@ class Store:
 
     def outbox_id(self) -> UUID:
         """The outbox's own id, made by the first migration."""
-        with self._db.begin(reads=True) as connection:
-            found: UUID | None = connection.execute(sa.select(self.tables.meta.c.outbox_id)).scalar()
-        if found is None:
-            raise StoreError(MIGRATE_HINT)
-        return found
+        return meta.outbox_id(self._db)
 
     # -- the sweep ---------------------------------------------------------------------------------------------------
 

@@ -12,7 +12,6 @@ import pytest
 import sqlalchemy as sa
 
 from outbox_relay.errors import StoreAway, StoreError
-from outbox_relay.events import Events
 from outbox_relay.settings import Settings
 from outbox_relay.store.engine import Database, configure_sqlite, open_engine
 from outbox_relay.store.migrate import migrate
@@ -47,7 +46,7 @@ def test_whatever_driver_the_shop_uses_the_outbox_uses_psycopg(scheme: str) -> N
 
 def test_a_store_is_opened_as_the_settings_say(sqlite_url: str) -> None:
     settings = Settings(name="shop", database_url=sqlite_url, table_prefix="ob_")
-    store = Store.open(settings, Events())
+    store = Store.open(settings)
     store.migrate()
     assert store.check_schema() == SCHEMA_VERSION
     assert store.tables.row.name == "ob_row"
