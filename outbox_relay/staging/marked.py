@@ -28,7 +28,7 @@ from outbox_relay.staging.options import Options
 from outbox_relay.staging.shadow import rehearsed, tell
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from celery import Celery
     from sqlalchemy import Engine
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 OURS = frozenset({"celery", "kombu", "outbox_relay", "vine", "billiard"})
 WORKER = frozenset({"celery.app.trace", "celery.worker.request"})  # what runs tasks, and ends those that a child lost
 SENDERS = (Signature, Backend, AMQP)  # whose methods a worker calls to send what follows a task
+UNMARKED = ("outbox_relay.*", "celery.backend_cleanup")  # what beat sends of its own accord, whatever a shop's "*" says
 UNLOCK = "celery.chord_unlock"  # the task that sends a chord's body where the backend cannot
 
 
@@ -117,7 +118,7 @@ class Marked:
         if isinstance(mark, dict):
             options: Options | None = Options(**mark)
         elif mark is None:
-            options = Options() if any(fnmatchcase(name, pattern) for pattern in self._patterns) else None
+            options = Options() if _matches(name, self._patterns) and not _matches(name, UNMARKED) else None
         else:
             options = Options() if mark else None
         if task is not None:  # else its module may still be imported, and have a word to say
@@ -169,6 +170,10 @@ class Marked:
         else:
             with self._engine().begin() as connection, capture(self._stager(), connection, options):
                 yield
+
+
+def _matches(name: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def _is_sent_by_worker() -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -19,6 +20,7 @@ from kombu.serialization import dumps
 from sqlalchemy.orm import scoped_session, sessionmaker
 
 from outbox_relay import Outbox, SettingsError, StagingError
+from outbox_relay.beat import PRUNE, REARM
 from tests.staging.shop import DEAD_BROKER, BoomError
 
 if TYPE_CHECKING:
@@ -139,6 +141,14 @@ def test_patterns_mark_tasks_too_and_a_tasks_own_word_counts_more(open_shop: Ope
         shop.app.send_task("shop.of_another_service")
         assert is_sent_directly(ping.delay)
     assert shop.rows() == [("shop.mail", "default"), ("shop.of_another_service", "default")]
+
+
+def test_a_pattern_for_everything_leaves_what_beat_sends_of_its_own_accord(open_shop: OpenShop) -> None:
+    shop = open_shop(outbox_tasks=["*"])
+    for name in (REARM, PRUNE, "celery.backend_cleanup"):
+        assert is_sent_directly(partial(shop.app.send_task, name))
+    with pytest.raises(StagingError, match="outside a transaction"):
+        shop.app.send_task("celery.starmap")
 
 
 def test_an_unmarked_task_is_sent_as_ever(open_shop: OpenShop) -> None:
