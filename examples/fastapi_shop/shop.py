@@ -20,6 +20,7 @@ outbox = Outbox(app)
 
 engine = create_async_engine(DATABASE_URL)
 Sessions = async_sessionmaker(engine, expire_on_commit=False)
+worker_engine = sa.create_engine(DATABASE_URL)  # tasks are not async; it opens nothing before the first of them runs
 
 
 class Base(DeclarativeBase):
@@ -38,8 +39,8 @@ class Order(Base):
 
 @app.task
 def charge(order_id: int) -> None:
-    """Take the money, and never twice. A worker is not async, and has an engine of its own."""
-    with Session(sa.create_engine(DATABASE_URL)) as session, session.begin():
+    """Take the money, and never twice."""
+    with Session(worker_engine) as session, session.begin():
         outbox.once(session)
         session.execute(sa.update(Order).where(Order.id == order_id).values(charged=True))
 
