@@ -75,9 +75,11 @@ class Loop:
 
     def _turn(self) -> None:
         echo_at: float | None = None
-        while not self._stopping.is_set():
-            rung = self._bell.is_set()
-            self._bell.clear()
+        while True:
+            if rung := self._bell.is_set():
+                self._bell.clear()  # and only then: a ring that comes after the look is for the wait below
+            if self._stopping.is_set():  # looked at last: who stops a loop rings after he has said so
+                return
             if rung and self._echo is not None:
                 echo_at = time.monotonic() + self._echo
             elif echo_at is not None and time.monotonic() >= echo_at:

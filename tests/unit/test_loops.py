@@ -53,6 +53,38 @@ def test_a_ring_that_comes_while_a_tick_runs_is_not_lost() -> None:
     assert loop.join(5)
 
 
+class LateBell(threading.Event):
+    """Somebody does something just after the loop has looked whether it was rung for."""
+
+    def __init__(self, then: Callable[[], None]) -> None:
+        super().__init__()
+        self._then: Callable[[], None] | None = then
+
+    def is_set(self) -> bool:
+        found = super().is_set()
+        then, self._then = self._then, None
+        if then is not None:
+            then()
+        return found
+
+
+def test_a_ring_between_two_looks_is_not_lost_and_has_its_echo() -> None:
+    ticks: list[float] = []
+    loop, _ = make(lambda: ticks.append(time.monotonic()) or 60.0, echo=0.1)
+    loop._bell = LateBell(loop.ring)
+    loop.start()
+    eventually(lambda: len(ticks) == 3, 5)
+    loop.stop()
+    assert loop.join(5)
+
+
+def test_a_loop_that_is_told_to_stop_between_two_looks_does_not_wait_first() -> None:
+    loop, _ = make(lambda: 60.0)
+    loop._bell = LateBell(loop.stop)
+    loop.start()
+    assert loop.join(5)
+
+
 def test_a_ring_is_followed_by_one_more_tick_for_what_the_throttle_held_back() -> None:
     ticks: list[float] = []
     loop, _ = make(lambda: ticks.append(time.monotonic()) or 60.0, echo=0.1)
