@@ -30,7 +30,7 @@ from outbox_relay.relay.settle import Settle
 from outbox_relay.relay.subscriptions import Subscriptions
 from outbox_relay.relay.sweep import Sweep
 from outbox_relay.relay.takeback import Takeback
-from outbox_relay.relay.upkeep import Upkeep
+from outbox_relay.relay.upkeep import Upkeep, tend
 from outbox_relay.relay.watch import Watch
 from outbox_relay.store.takeback import Takebacks
 from outbox_relay.store.wake import WINDOW, listen
@@ -261,9 +261,10 @@ class Relay:
         self._parts.store.relay_seen(self.instance, self.hostname, loops, self._live_for, applied=applied)
 
     def _register(self) -> float:
-        """The loop of a relay that does not settle: it only says that it lives."""
+        """The loop of a relay that does not settle: it says that it lives, and which namespaces had rows."""
         with contextlib.suppress(StoreAway):  # the sweep says so
             self._sign(None)
+        tend(self._parts)
         return self._parts.leases.heartbeat.total_seconds()
 
     # -- what wakes them --------------------------------------------------------------------------------------------

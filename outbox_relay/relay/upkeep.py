@@ -45,7 +45,8 @@ class Upkeep:
     def tick(self) -> float:
         """Do what is due. Return how many seconds the next call may wait."""
         self._publisher.pulse()
-        self._tend()
+        if tend(self._parts):
+            self._subscriptions.look()
         return min(self._rearm.tick(), self._prune(), self._subscriptions.tick(), PULSE)
 
     def wish(self, name: str) -> None:
@@ -57,15 +58,6 @@ class Upkeep:
 
     def drain(self) -> None:
         self._publisher.close()
-
-    def _tend(self) -> None:
-        """Look after the registry of namespaces, which says itself when it is time."""
-        try:
-            if names := self._parts.store.tend_namespaces():
-                self._parts.events.emit("namespaces.registered", namespaces=", ".join(names))
-                self._subscriptions.look()
-        except StoreAway:
-            pass  # the loops that cannot do without it say so
 
     def _prune(self) -> float:
         if (left := self._prune_at - self._clock()) > 0:
@@ -83,3 +75,18 @@ class Upkeep:
             pass  # the loops that cannot do without it say so
         self._prune_at = self._clock() + pause
         return pause
+
+
+def tend(parts: Parts) -> bool:
+    """Look after the registry of namespaces, which says itself when it is time; tell whether it has new names.
+
+    Every relay does: one that claims knows which namespaces had rows, and has to know those that nobody can register
+    yet.
+    """
+    try:
+        names = parts.store.tend_namespaces()
+    except StoreAway:
+        return False  # the loops that cannot do without it say so
+    if names:
+        parts.events.emit("namespaces.registered", namespaces=", ".join(names))
+    return bool(names)

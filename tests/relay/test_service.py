@@ -117,6 +117,16 @@ def test_health_and_metrics_are_served_over_http(bench: Bench) -> None:
     assert "outbox_database_up 1.0" in text
 
 
+def test_a_relay_that_only_sweeps_notes_which_namespaces_had_rows(
+    open_bench: OpenBench, sqlite_url: str, embedded_url: str
+) -> None:
+    beats = {"outbox_heartbeat": 0.5, "outbox_worker_ttl": 30, "outbox_run_lease": 3, "outbox_queue_lease": 6}
+    bench = open_bench(sqlite_url, embedded_url, **beats)
+    with running(bench, only="sweep"):
+        bench.stage(namespace="acme")
+        eventually(lambda: bench.outbox.store.governing.namespaces(None, "acme")[0].last_seen_at, 20)
+
+
 @pytest.mark.owns_server
 def test_liveness_is_not_tied_to_the_database_and_readiness_is(
     open_bench: OpenBench, postgres: Postgres, postgres_url: str, embedded_url: str
