@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import sqlalchemy as sa
 from asgiref.sync import sync_to_async
+from celery import Celery
 from django.db import IntegrityError, connection, connections, transaction
 from django.db.utils import InternalError, OperationalError
 
-from outbox_relay import DispatchKeyConflict, StagingError, StoreError
+from outbox_relay import DispatchKeyConflict, Outbox, StagingError, StoreError
 from outbox_relay.publish.capture import diverted
 from outbox_relay.staging.on_commit import stage_on_commit_calls_of
 from outbox_relay.store.wake import channel_name
@@ -340,3 +341,13 @@ def test_djangos_own_errors_come_through(pg_shop: Shop) -> None:
             with pytest.raises((OperationalError, InternalError)), transaction.atomic(using="other"):
                 pg_shop.outbox.stage("other", pg_shop.charge.s(1), dispatch_key="k")
         assert sent(pg_shop) == [1]
+
+
+def test_checks_tell_of_a_schema_that_djangos_migrations_do_not_know(sqlite_url: str) -> None:
+    with configured(default=database(sqlite_url)):
+        from outbox_relay.contrib.django.checks import check_outbox
+
+        for schema, ids in ((None, []), ("jobs", ["outbox_relay.W004"])):
+            app = Celery("shop", set_as_current=False)
+            app.conf.update(outbox_enabled=True, outbox_database_url=sqlite_url, outbox_schema=schema)
+            assert [one.id for one in check_outbox(Outbox(app))] == ids

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     from django.core.checks import CheckMessage
 
+    from outbox_relay.outbox import Outbox
+
 
 def check_settings(app_configs: Any, **_: Any) -> Iterable[CheckMessage]:
     """Read the outbox's settings from the Celery app, and compare its database with Django's."""
@@ -29,7 +31,11 @@ def check_settings(app_configs: Any, **_: Any) -> Iterable[CheckMessage]:
             id="outbox_relay.W001",
         )
         return
-    outbox = outbox_of(app)
+    yield from check_outbox(outbox_of(app))
+
+
+def check_outbox(outbox: Outbox) -> Iterable[CheckMessage]:
+    """Do the same for one outbox."""
     try:
         enabled, settings = outbox.enabled, outbox.settings if outbox.enabled else None
     except OutboxError as error:
@@ -38,7 +44,7 @@ def check_settings(app_configs: Any, **_: Any) -> Iterable[CheckMessage]:
     if not enabled or settings is None:
         yield checks.Info("the outbox is switched off", hint="set CELERY_OUTBOX_ENABLED = True", id="outbox_relay.I001")
         return
-    if app.conf.task_always_eager:
+    if outbox.app.conf.task_always_eager:
         yield checks.Warning(
             "task_always_eager is on: tasks would run at once instead of being staged, so capture() refuses to work",
             hint="leave it off, also in tests: outbox_relay.testing runs staged tasks without a broker",
@@ -50,6 +56,13 @@ def check_settings(app_configs: Any, **_: Any) -> Iterable[CheckMessage]:
             hint="write CELERY_OUTBOX_DATABASE_URL = database_url(DATABASES['default']), with database_url from "
             "outbox_relay.contrib.django.database_url",
             id="outbox_relay.W003",
+        )
+    if settings.schema is not None:
+        yield checks.Warning(
+            f"outbox_schema is {settings.schema!r}, and Django's migrations make the outbox's tables where the "
+            "search_path of its connections leads",
+            hint="leave it out, or let the search_path of DATABASES lead to that schema",
+            id="outbox_relay.W004",
         )
 
 
