@@ -52,6 +52,8 @@ class Scribe:
                 made[row.id] = message_of(self._app, row, args, kwargs, max_bytes=self._settings.max_body_bytes)
             except PublishError as error:
                 written.failed.append((row, str(error)))
+            except Exception as error:  # noqa: BLE001 - of whatever kind: it ends the row, not the relay
+                written.failed.append((row, f"no message can be made of it: {error!r}"))
         self._store.plain.write([(row.claim, made[row.id]) for row in plain if row.id in made])
         placed = self._store.directives().placements
         written.early = [row for row in plain if row.id in made and row.namespace in placed]

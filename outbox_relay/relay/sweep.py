@@ -263,8 +263,9 @@ class Sweep:
             lives = None if final else life  # what is done when it is published would not be published again
             try:
                 message = outgoing(row, queues, settlement_queue=settlement_queue, expiration=lives)
-            except PublishError as error:
-                self._cannot_send(load, row.id, row.message.task, str(error))
+            except Exception as error:  # noqa: BLE001 - whatever plain SQL left in a row ends that row, not the relay
+                reason = str(error) if isinstance(error, PublishError) else f"no message can be made of it: {error!r}"
+                self._cannot_send(load, row.id, row.message.task, reason)
                 continue
             load.messages.append(message)
             if final:

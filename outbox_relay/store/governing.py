@@ -100,7 +100,8 @@ class Governing:
         """
         db, registered = self._db, set()
         with db.begin(reads=True) as connection:
-            names = set(connection.execute(governing.stranger_names(db.tables)).scalars())
+            found = connection.execute(governing.stranger_names(db.tables)).scalars()
+            names = {name for name in found if isinstance(name, str)}  # SQLite keeps bytes in any column
         if names:
             with db.begin() as connection:
                 statement = governing.register_names(db.tables, db.dialect)

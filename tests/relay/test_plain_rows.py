@@ -119,3 +119,33 @@ def test_it_waits_for_the_nodes_that_its_namespace_is_pinned_to(bench: Bench) ->
     for _ in range(5):
         sweep.tick()
     assert [(row.status.value, row.task_queue) for row in rows(bench)] == [("pending", "money")]
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"task_queue": b"money"},
+        {"headers": "{}", "body": "text", "content_type": "application/json", "content_encoding": "utf-8"},
+        {"namespace": b"acme"},
+    ],
+    ids=["queue", "message", "namespace"],
+)
+def test_bytes_and_texts_where_sqlite_should_have_refused_them_hold_nobody_up(
+    open_bench: OpenBench, sqlite_url: str, embedded_url: str, columns: dict[str, Any]
+) -> None:
+    bench = open_bench(sqlite_url, embedded_url)
+    given = {"task": "shop.charge", **columns}
+    names, places = ", ".join(given), ", ".join("?" * len(given))
+    sweep = bench.sweep()
+    bench.stage()
+    sweep_all(sweep)  # the form of an ordinary message is known from now on
+    with bench.engine.begin() as connection:
+        connection.exec_driver_sql(f"INSERT INTO outbox_row ({names}) VALUES ({places})", tuple(given.values()))
+    (good,) = bench.stage()
+    bench.outbox.store.governing.register_strangers()
+    sweep_all(sweep)
+    assert bench.row(good).published_to == "shop"
+    with bench.engine.connect() as connection:
+        bad = connection.exec_driver_sql("SELECT status, error FROM outbox_row WHERE id = 2").one()
+    waits = "namespace" in columns  # nobody can register that one
+    assert bad.status == ("pending" if waits else "failed"), bad.error
