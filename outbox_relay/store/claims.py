@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
@@ -23,7 +22,7 @@ from outbox_relay.store.statements.claiming import Narrow
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from datetime import datetime
+    from datetime import datetime, timedelta
     from uuid import UUID
 
     from outbox_relay.core.directives import Directives
@@ -130,11 +129,6 @@ class Claims:
         if more:  # with one namespace its mark is everybody's
             self._watermark.floor = self._watermark.since("")
         return claimed.batch(rows, more=more, at=claiming.LOOK_COLUMNS)
-
-    def next_due_in(self) -> timedelta | None:
-        with self._db.begin(reads=True) as connection:
-            due, now = connection.execute(claiming.next_due(self._db.tables)).one()
-        return None if due is None else max(due - now, timedelta(0))
 
     def now(self) -> datetime:
         with self._db.begin(reads=True) as connection:

@@ -120,10 +120,6 @@ class Store:
         """Let the next claim look at every due row, however old."""
         self._claims.reset_watermark()
 
-    def next_due_in(self) -> timedelta | None:
-        """How long until the next pending row is due (zero: one is); None where nothing is pending."""
-        return self._claims.next_due_in()
-
     def mark_published(self, published: Sequence[Published], *, queue_lease: timedelta) -> int:
         """The broker has confirmed the messages. Returns how many rows still had their claim.
 

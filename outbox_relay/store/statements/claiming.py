@@ -14,7 +14,6 @@ from outbox_relay.store.statements.parts import cleared, due, number, statement
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from datetime import datetime
 
     from outbox_relay.store.schema import Tables
 
@@ -284,11 +283,3 @@ def lock_quotas(tables: Tables) -> sa.Select[int]:
     """
     meta = tables.meta
     return sa.select(meta.c.id).where(meta.c.id == number(1)).with_for_update()
-
-
-@statement
-def next_due(tables: Tables) -> sa.Select[datetime, datetime]:
-    """Seconds until the next pending row is due, NULL where there is none: the head of the due index."""
-    row = tables.row
-    first = sa.select(sa.func.min(row.c.visible_after)).where(due(tables)).scalar_subquery()
-    return sa.select(sa.type_coerce(first, Instant()).label("due"), now().label("now"))
