@@ -18,14 +18,14 @@ from celery.canvas import Signature
 from sqlalchemy.orm import Session, scoped_session
 
 from outbox_relay.errors import OutboxError, SettingsError, StagingError
-from outbox_relay.publish.capture import is_offline
-from outbox_relay.staging.capture import capture
+from outbox_relay.publish.capture import innermost, is_offline
+from outbox_relay.staging.capture import Capture, capture
 from outbox_relay.staging.connections import ASYNC_SQLALCHEMY
 from outbox_relay.staging.discarded import watch_for_discard
 from outbox_relay.staging.django import connection_of_alias, is_open
 from outbox_relay.staging.on_commit import stage_on_commit_calls_of
 from outbox_relay.staging.options import Options
-from outbox_relay.staging.shadow import rehearsed, tell
+from outbox_relay.staging.shadow import Direct, rehearsed, tell
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -79,7 +79,7 @@ class Marked:
             SettingsError: nothing tells which transaction is the current one.
         """
         options = self._options_of(name)
-        if options is None or is_offline(self._app) or self._is_celerys_own(task_id):
+        if options is None or self._is_captured() or self._is_celerys_own(task_id):
             return None
         if not self._shadow:
             return self._staging_of(name, options)
@@ -105,9 +105,13 @@ class Marked:
 
     def stages_now(self, name: str) -> bool:
         """Whether a task that is to be sent on commit is staged instead: marked, in an open transaction of Django's."""
-        if self._session is not None or is_offline(self._app) or self._options_of(name) is None:
+        if self._session is not None or self._is_captured() or self._options_of(name) is None:
             return False
         return is_open(connection_of_alias(None))
+
+    def _is_captured(self) -> bool:
+        """Whether something hears the task already: an open capture counts more than a mark, in a rehearsal too."""
+        return is_offline(self._app) or isinstance(innermost(self._app), (Capture, Direct))
 
     def _options_of(self, name: str) -> Options | None:
         """How a task is staged; None where it is not marked. A task's own word counts before ``outbox_tasks``."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from celery.canvas import Signature
 
 from outbox_relay.errors import OutboxError
+from outbox_relay.publish.capture import diverted
 from outbox_relay.staging.astage import AsyncCapture
 from outbox_relay.staging.capture import Capture
 from outbox_relay.staging.connections import enter
@@ -22,6 +23,8 @@ from outbox_relay.store.staging import keep_unpublished
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from contextlib import AbstractContextManager
+
+    from celery import Celery
 
     from outbox_relay.core.row import NewRow, Staged
     from outbox_relay.events import Events
@@ -73,6 +76,22 @@ class AsyncShadowCapture(ShadowCapture, AsyncCapture):
                 self.tell(row.common.task, error)
 
 
+class Direct:
+    """Hears what is sent for a row that is staged already, so that no capture or mark around it stages it again."""
+
+    offline = False
+    tees = True
+
+    def __init__(self, app: Celery) -> None:
+        self.app = app
+
+    def wants(self, sending: Sending) -> bool:
+        return True
+
+    def take(self, sent: Sent) -> None:
+        """It is staged."""
+
+
 class ShadowStager(Stager):
     """Stages rows that no relay will claim, and sends what they stand for as if there were no outbox."""
 
@@ -105,9 +124,9 @@ class ShadowStager(Stager):
         keep_unpublished(enter(target, bind).connection, self.tables, [one.row_id for one in staged if one.created])
         return staged
 
-    @staticmethod
-    def _send(signature: Signature, options: Options) -> None:
-        signature.apply_async(**({} if options.task_queue is None else {"queue": options.task_queue}))
+    def _send(self, signature: Signature, options: Options) -> None:
+        with diverted(Direct(self.app)):
+            signature.apply_async(**({} if options.task_queue is None else {"queue": options.task_queue}))
 
 
 def tell(events: Events, task: str, error: Exception) -> None:

@@ -404,3 +404,21 @@ def test_in_a_rehearsal_a_transaction_of_its_own_that_fails_is_told(open_shop: O
     sa.event.listen(shop.outbox.store.engine, "do_connect", refuse)
     assert is_sent_directly(lambda: shop.charge.delay(1))
     assert shop.events == ["shadow.refused"]
+
+
+def test_in_a_rehearsal_an_open_capture_counts_more_than_the_mark(open_shop: OpenShop) -> None:
+    shop = open_shop(outbox_shadow=True)
+    with shop.sessions.begin(), shop.outbox.capture(shop.sessions, namespace="acme"):
+        assert is_sent_directly(lambda: shop.charge.delay(1))
+    assert shop.rows() == [("shop.charge", "acme")]
+    assert shop.events == []
+
+
+def test_in_a_rehearsal_what_is_staged_is_heard_by_no_capture_and_no_mark(open_shop: OpenShop) -> None:
+    shop = open_shop(outbox_shadow=True)
+    with shop.sessions.begin():
+        assert is_sent_directly(lambda: shop.outbox.stage(shop.sessions, shop.charge.s(1), namespace="acme"))
+        with shop.outbox.capture(shop.sessions, namespace="globex"):
+            assert is_sent_directly(lambda: shop.outbox.stage(shop.sessions, shop.mail.s(1), namespace="acme"))
+    assert shop.rows() == [("shop.charge", "acme"), ("shop.mail", "acme")]
+    assert shop.events == []
