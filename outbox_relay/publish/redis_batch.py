@@ -109,6 +109,7 @@ class RedisPublisher(Publisher):
         batch = AnsweredBatch(link.channel)
         try:
             sent = [receipt for message, receipt in pairs if self._add(batch, message, receipt)]
+            in_doubt = {receipt.key for receipt in sent if receipt.outcome is Outcome.UNKNOWN}  # an earlier try's
             for receipt in sent:
                 receipt.outcome = Outcome.UNKNOWN
             answers = batch.answers()
@@ -120,10 +121,12 @@ class RedisPublisher(Publisher):
             if error is None:
                 receipt.outcome = Outcome.CONFIRMED if answer else Outcome.UNROUTABLE
                 receipt.detail = "" if answer else "no queue is bound to its exchange with its routing key"
-            elif is_blocking(error):
-                receipt.outcome, receipt.detail, blocked = Outcome.UNSENT, str(error), error
             else:
-                receipt.outcome, receipt.detail = Outcome.REFUSED, str(error)
+                blocks = is_blocking(error)
+                blocked = error if blocks else blocked
+                receipt.detail = str(error)
+                if receipt.key not in in_doubt:  # this try surely did not deliver it; the one before may have
+                    receipt.outcome = Outcome.UNSENT if blocks else Outcome.REFUSED
         if blocked is not None or self._blocked:
             self._note_blocked(blocked)
 

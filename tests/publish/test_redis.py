@@ -139,6 +139,36 @@ def test_a_server_that_says_nothing_does_not_hold_a_call(redis: Redis, redis_url
 
 @pipelines
 @pytest.mark.owns_server
+def test_what_an_earlier_try_may_have_delivered_is_not_called_unsent(
+    redis: Redis, redis_url: str, client: Client
+) -> None:
+    """The first answer is lost on the way, and at the second try the server takes no writes."""
+    bench = Bench(redis_url, proxied=redis.port, broker_transport_options={"socket_timeout": 1})
+    proxy = bench.proxy
+    assert proxy is not None
+
+    def on_data(data: bytes) -> None:
+        if proxy.swallow:  # the second try begins
+            client.config_set("maxmemory", 1)
+            proxy.swallow, proxy.on_data = False, None
+        elif b"LPUSH" in data:
+            proxy.swallow = True
+
+    client.config_set("maxmemory-policy", "noeviction")
+    try:
+        assert bench.publish(bench.outs(1)) == [CONFIRMED]
+        proxy.on_data = on_data
+        messages = bench.outs(2)
+        assert bench.publish(messages) == [Outcome.UNKNOWN] * 2
+        assert bench.publisher.blocked
+    finally:
+        client.config_set("maxmemory", 0)
+    assert bench.row_ids()[1:] == [message.key for message in messages]
+    bench.close()
+
+
+@pipelines
+@pytest.mark.owns_server
 def test_the_first_publish_after_a_restart_is_confirmed_for_real(redis: Redis, over_redis: Bench) -> None:
     assert over_redis.publish(over_redis.outs(1)) == [CONFIRMED]
     redis.stop()
