@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from functools import wraps
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from outbox_relay.publish.capture import innermost
@@ -34,7 +35,9 @@ def stage_on_commit_calls() -> None:
 def stage_on_commit_calls_of(app: Celery, stages: Callable[[str], bool]) -> None:
     """Let both methods ask ``stages``, too, whether a task of the app is to be staged at once (in Django alone)."""
     app.outbox_stages_now = stages
-    if os.environ.get("DJANGO_SETTINGS_MODULE"):  # as Celery tells that it works for Django
+    if (
+        os.environ.get("DJANGO_SETTINGS_MODULE") and find_spec("django") is not None
+    ):  # as Celery tells that it is in use
         stage_on_commit_calls()
 
 

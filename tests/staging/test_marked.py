@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -280,6 +281,14 @@ def test_a_task_that_is_registered_after_it_was_sent_by_name_is_marked(open_shop
 
         late.delay()
     assert shop.rows() == [("shop.late", "default")]
+
+
+def test_djangos_environment_variable_without_django_does_no_harm(monkeypatch: pytest.MonkeyPatch) -> None:
+    app = Celery("shop", broker=DEAD_BROKER, set_as_current=False)
+    monkeypatch.setenv("DJANGO_SETTINGS_MODULE", "shop.settings")
+    monkeypatch.setitem(sys.modules, "django", None)
+    monkeypatch.setitem(sys.modules, "celery.contrib.django.task", None)
+    assert Outbox(app).app is app
 
 
 # -- what a worker sends by itself ----------------------------------------------------------------------------------
