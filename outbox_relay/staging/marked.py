@@ -26,6 +26,7 @@ from outbox_relay.staging.django import connection_of_alias, is_open
 from outbox_relay.staging.on_commit import stage_on_commit_calls_of
 from outbox_relay.staging.options import Options
 from outbox_relay.staging.shadow import Direct, rehearsed, tell
+from outbox_relay.store.engine import Database
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -172,7 +173,9 @@ class Marked:
             with transaction.atomic(), capture(self._stager(), None, options):
                 yield
         else:
-            with self._engine().begin() as connection, capture(self._stager(), connection, options):
+            stager = self._stager()
+            own = Database(self._engine(), stager.tables)
+            with own.begin() as connection, capture(stager, connection, options):
                 yield
 
 
