@@ -52,13 +52,18 @@ class Buffer:
         if self._committing is transaction and in_greenlet():  # sent by the flush of that very commit: the last chance
             self.flush(transaction)
 
-    def flush(self, transaction: Any) -> None:
-        """Insert what was sent in ``transaction``, which is the innermost one now.
+    @property
+    def transactions(self) -> list[Any]:
+        """In which of them something was sent that still waits."""
+        return [one.transaction for one in self._entries]
+
+    def flush(self, *transactions: Any) -> None:
+        """Insert what was sent in ``transactions``: the innermost one now, and those around it that end with it.
 
         Where that fails, the rows wait on: a commit that follows all the same must not leave them behind in silence.
         """
-        mine = [one for one in self._entries if one.transaction is transaction]
-        self.drop(transaction)
+        mine = [one for one in self._entries if one.transaction in transactions]
+        self.drop(*transactions)
         try:
             for insert, entries in groupby(mine, key=lambda one: one.insert):
                 insert([one.row for one in entries])
@@ -66,8 +71,8 @@ class Buffer:
             self._entries = [*mine, *self._entries]
             raise
 
-    def drop(self, transaction: Any) -> None:
-        self._entries = [one for one in self._entries if one.transaction is not transaction]
+    def drop(self, *transactions: Any) -> None:
+        self._entries = [one for one in self._entries if one.transaction not in transactions]
 
     def before_commit(self, transaction: Any) -> None:
         """The commit of ``transaction``, the innermost one, begins, or that of one around it.
@@ -153,16 +158,48 @@ def _of_connection(connection: sa.Connection) -> Buffer:
     buffer = _of_connections.get(connection)
     if buffer is None:
         buffer = _of_connections[connection] = Buffer()
-        for name in ("commit", "release_savepoint", "prepare_twophase", "commit_twophase"):
-            event.listen(connection, name, _before_core_commit)
-        for name in ("rollback", "rollback_savepoint", "rollback_twophase"):
-            event.listen(connection, name, _before_core_rollback)
+        for name, listener in (
+            ("commit", _before_core_commit),
+            ("prepare_twophase", _before_core_commit),
+            ("commit_twophase", _before_core_commit),
+            ("release_savepoint", _before_core_release),
+            ("rollback", _before_core_rollback),
+            ("rollback_twophase", _before_core_rollback),
+            ("rollback_savepoint", _before_core_rollback_to),
+        ):
+            event.listen(connection, name, listener)
     return buffer
 
 
 def _before_core_commit(connection: sa.Connection, *_: Any) -> None:
-    _of_connections[connection].before_commit(_innermost(connection))
+    """A commit releases the savepoints that are still open, and tells nothing of them."""
+    buffer = _of_connections[connection]
+    buffer.before_commit(_innermost(connection))
+    buffer.flush(*buffer.transactions)
+
+
+def _before_core_release(connection: sa.Connection, name: str, *_: Any) -> None:
+    buffer = _of_connections[connection]
+    buffer.before_commit(_innermost(connection))
+    buffer.flush(*_out_to(connection, name))
 
 
 def _before_core_rollback(connection: sa.Connection, *_: Any) -> None:
-    _of_connections[connection].drop(_innermost(connection))
+    buffer = _of_connections[connection]
+    buffer.drop(*buffer.transactions)
+
+
+def _before_core_rollback_to(connection: sa.Connection, name: str, *_: Any) -> None:
+    _of_connections[connection].drop(*_out_to(connection, name))
+
+
+def _out_to(connection: sa.Connection, name: str) -> list[Any]:
+    """The savepoints from the innermost one out to that of a name: they end together."""
+    found: list[Any] = []
+    one: Any = connection.get_nested_transaction()
+    while one is not None:
+        found.append(one)
+        if one._savepoint == name:
+            return found
+        one = one._previous_nested
+    return found[:1]

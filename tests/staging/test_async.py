@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import sqlalchemy as sa
 from sqlalchemy import event
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy.exc import IntegrityError, SAWarning
 from sqlalchemy.ext.asyncio import (
     AsyncEngine,
     AsyncSession,
@@ -361,6 +361,39 @@ def test_a_connection_has_its_own_savepoints(stand: Async) -> None:
 
     stand.run(main)
     assert sorted(stand.sent()) == [1, 3, 4, 6]
+
+
+def test_a_connections_commit_releases_the_savepoints_that_are_open(stand: Async) -> None:
+    async def main(maker: async_sessionmaker[AsyncSession]) -> None:
+        async with maker.kw["bind"].connect() as connection:
+            await connection.begin()
+            async with stand.outbox.acapture(connection):
+                stand.charge.delay(1)
+                await connection.begin_nested()
+                stand.charge.delay(2)
+                await connection.begin_nested()
+                stand.charge.delay(3)
+            await connection.commit()
+
+    stand.run(main)
+    assert sorted(stand.sent()) == [1, 2, 3]
+
+
+def test_a_connections_savepoint_takes_those_within_it_along(stand: Async) -> None:
+    async def main(maker: async_sessionmaker[AsyncSession]) -> None:
+        for number in (0, 10):
+            async with maker.kw["bind"].begin() as connection, stand.outbox.acapture(connection):
+                stand.charge.delay(number + 1)
+                outer = await connection.begin_nested()
+                stand.charge.delay(number + 2)
+                await connection.begin_nested()
+                stand.charge.delay(number + 3)
+                with pytest.warns(SAWarning, match="deassociated"):
+                    await (outer.rollback() if number else outer.commit())
+                stand.charge.delay(number + 4)
+
+    stand.run(main)
+    assert sorted(stand.sent()) == [1, 2, 3, 4, 11, 14]
 
 
 def test_a_session_on_an_outer_connection_leaves_the_end_to_it(stand: Async) -> None:
