@@ -16,7 +16,7 @@ from kombu.message import Message
 from kombu.serialization import prepare_accept_content
 
 from outbox_relay.core.settlement import Delivery, Settlement
-from outbox_relay.errors import AlreadyDone, PublishError
+from outbox_relay.errors import AlreadyDone, PublishError, RunAgain
 from outbox_relay.publish.capture import Sending, Sent, diverted
 from outbox_relay.publish.envelope import outgoing
 from outbox_relay.publish.fields import encode_fields
@@ -169,6 +169,8 @@ class Drain:
         error = info.retval
         if isinstance(error, AlreadyDone):
             return Settlement.done(about, uuid, f"skipped: {error}")
+        if isinstance(error, RunAgain):
+            return Settlement.again(about, uuid, describe(error))
         if isinstance(error, Ignore):
             return Settlement.done(about, uuid, f"ignored: {error}")
         text = describe(error, getattr(value, "traceback", None))

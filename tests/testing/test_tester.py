@@ -11,6 +11,7 @@ from celery import chain
 from sqlalchemy.orm import Session
 
 from outbox_relay import AlreadyDone
+from outbox_relay.staging.once import RepeatedRun
 from outbox_relay.testing import Tester
 from tests.staging.shop import Order, Shop, opened
 
@@ -86,6 +87,17 @@ def test_a_task_that_raises_fails_its_row_and_the_test(shop: Shop, session: Sess
     (ran,) = tester.drain(raises=False)
     assert ran.outcome == "failed"
     assert isinstance(ran.error, KeyError)
+
+
+def test_what_met_another_run_in_its_commit_runs_again(shop: Shop, session: Session, tester: Tester) -> None:
+    @shop.app.task(shared=False)
+    def meets() -> None:
+        raise RepeatedRun("another run was committing")
+
+    shop.outbox.stage(session, meets.s())
+    (ran,) = tester.drain(raises=False)
+    assert ran.outcome == "again"
+    assert [one.status for one in tester.staged(status=None)] == ["pending"]
 
 
 def test_a_retry_waits_for_its_time_unless_told_otherwise(shop: Shop, session: Session, tester: Tester) -> None:
