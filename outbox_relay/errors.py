@@ -31,6 +31,10 @@ class StoreAway(StoreError):  # noqa: N818 - it is the state that the caller wai
     """The database cannot be reached, or did not answer in time; the same call may work later."""
 
 
+class UnreadableError(StoreError):
+    """What operators say in the database is not understood by this version: then nothing is claimed."""
+
+
 class PublishError(OutboxError):
     """The broker did not take a message."""
 

@@ -66,6 +66,7 @@ CATALOGUE: Mapping[str, Description] = {
     "sweep.lapsed": Description(_W, "published {rows} rows after their claim was over"),
     "quota.reached": Description(_I, "as many rows in flight as their quota allows, so that others wait: {names}"),
     "quota.free": Description(_I, "no longer at their quota: {names}"),
+    "hold.unreadable": Description(_E, "nothing is claimed: {reason}"),
     "hold.began": Description(_I, "held from now on: {scope} {names}"),
     "hold.ended": Description(_I, "no longer held: {scope} {names}"),
     "placement.waits": Description(_W, "none of the nodes that they are pinned to is live, so that rows wait: {names}"),

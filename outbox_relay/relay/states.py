@@ -24,12 +24,20 @@ class States:
         self._events = events
         self._clock = clock
         self._said: Directives = NOTHING
+        self._unreadable: str | None = None
         self._waiting: frozenset[str] = frozenset()
         self._at_quota: dict[str, float] = {}
         self._look_at = clock()
 
+    def unreadable(self, reason: str) -> None:
+        """Nothing is claimed, because what is said cannot be understood."""
+        if reason != self._unreadable:
+            self._unreadable = reason
+            self._events.emit("hold.unreadable", reason=reason)
+
     def directed(self, said: Directives) -> None:
         """This is what rows are claimed by from now on."""
+        self._unreadable = None
         if said is self._said:
             return
         before, self._said = self._said, said

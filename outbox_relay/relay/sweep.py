@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from outbox_relay.core.explain import refused_by
 from outbox_relay.core.placement import DEFAULT_NAMESPACE
 from outbox_relay.core.row import Published
-from outbox_relay.errors import PublishError, StoreAway
+from outbox_relay.errors import PublishError, StoreAway, StoreError, UnreadableError
 from outbox_relay.publish.envelope import outgoing
 from outbox_relay.publish.receipts import Outcome
 from outbox_relay.relay.circuits import Circuits
@@ -99,6 +99,11 @@ class Sweep:
         except StoreAway as error:
             self._land()
             return self._store_outage.goes_on(error)
+        except UnreadableError as error:
+            self._land()
+            self._finish_writes()
+            self._states.unreadable(str(error))
+            return self._settings.poll_interval.total_seconds()
         return 0.0
 
     def drain(self) -> None:
@@ -301,7 +306,7 @@ class Sweep:
         if ahead is not None:
             try:
                 claims = list(ahead.result().claims.values())
-            except StoreAway:
+            except StoreError:
                 claims = []
             if claims:
                 self._release(claims, reason)

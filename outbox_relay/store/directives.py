@@ -13,7 +13,7 @@ from outbox_relay.core.liveness import Liveness, Sign
 from outbox_relay.core.namespaces import PlacementKind, Scope
 from outbox_relay.core.permits import EVERYTHING, Shards
 from outbox_relay.core.placement import Placement, name_fault
-from outbox_relay.errors import StoreError
+from outbox_relay.errors import UnreadableError
 from outbox_relay.store.sql import values
 from outbox_relay.store.statements import directives as statements
 
@@ -76,7 +76,7 @@ class Notices:
 
         Raises:
             StoreAway: the database is away.
-            StoreError: a hold cannot be understood.
+            UnreadableError: a hold cannot be understood.
         """
         if self._read_at is None or self._clock() - self._read_at >= self._read_for:
             self._read_at = None
@@ -116,9 +116,7 @@ class Notices:
         try:
             held = holds_of(holds)
         except ValueError as error:
-            raise StoreError(
-                f"a hold cannot be understood ({error}), so nothing is claimed: upgrade outbox_relay"
-            ) from error
+            raise UnreadableError(f"a hold cannot be understood ({error}): upgrade outbox_relay") from error
         return Directives(
             placements=placements,
             quotas=quotas,
