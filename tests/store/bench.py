@@ -95,6 +95,8 @@ class Bench:
                 if table is not self.tables.meta:
                     keep = table.c.namespace == "default" if table is self.tables.namespace else sa.false()
                     connection.execute(sa.delete(table).where(sa.not_(keep)))
+            usual = {"placement": "unplaced", "nodes": "[]", "max_in_flight": None, "state": "active"}
+            connection.execute(sa.update(self.tables.namespace).values(last_seen_at=None, **usual))
 
     def close(self) -> None:
         for store in self._others:
