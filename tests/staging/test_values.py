@@ -126,7 +126,11 @@ def sent_directly(app: Celery, task: Any, value: Any, serializer: str) -> Any:
 
 @pytest.mark.parametrize("serializer", ["json", "pickle", "msgpack", "yaml"])
 def test_a_value_arrives_as_by_a_direct_send_or_is_refused(shop: Shop, serializer: str) -> None:
-    shop.app.conf.broker_url = "memory://"
+    shop.app.conf.broker_url = "memory://"  # of the whole process: other tests may have left messages there
+    with shop.app.connection_for_read() as connection:
+        queue = shop.app.amqp.queues["celery"](connection.default_channel)
+        queue.declare()
+        queue.purge()
     values = {**{kind: of[0] for kind, of in VALUES.items()}, **NAN}
     expected = {kind: sent_directly(shop.app, shop.anything, value, serializer) for kind, value in values.items()}
     for kind, value in values.items():
