@@ -81,6 +81,6 @@ def test_verbs_of_the_command_line_exist(page: Path) -> None:
 def test_settings_that_a_page_names_exist(page: Path) -> None:
     tables = {"outbox_row", "outbox_namespace", "outbox_hold", "outbox_worker", "outbox_once", "outbox_meta"}
     names = set(re.findall(r"\boutbox_[a-z_]+\b", page.read_text()))
-    others = {"outbox_relay", "outbox_event", "outbox_fields", "outbox_aside", *testing.__all__}
+    others = {"outbox_relay", "outbox_event", "outbox_fields", "outbox_aside", "outbox_id", *testing.__all__}
     known = set(defaults()) | tables | metrics() | others
     assert not names - known
